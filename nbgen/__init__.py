@@ -20,6 +20,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what follows does at run time, where it is asked for
+    from nbgen import errors as errors
+    from nbgen import logit_processor as logit_processor
+    from nbgen.errors import NbgenError as NbgenError
     from nbgen.notebook.adapters import load_adapter as load_adapter
     from nbgen.notebook.adapters import unload_adapter as unload_adapter
     from nbgen.notebook.chat import Chat as Chat
@@ -53,6 +56,7 @@ _HOMES = {
     "Chat": "nbgen.notebook.chat",
     "Client": "nbgen.notebook.client",
     "Compare": "nbgen.notebook.compare",
+    "NbgenError": "nbgen.errors",
     "Result": "nbgen.notebook.result",
     "Stream": "nbgen.notebook.stream",
     "chat": "nbgen.notebook.conversation",
@@ -78,19 +82,24 @@ _HOMES = {
     "unload_adapter": "nbgen.notebook.adapters",
 }
 
-__all__ = [*_HOMES, "__version__"]
+_MODULES = ("errors", "logit_processor")
+
+#: For `import *`, which is not to replace Python's own map.
+__all__ = [*(name for name in _HOMES if name != "map"), "__version__"]
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"nbgen.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'nbgen' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_HOMES, *_MODULES, "__version__"])
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:

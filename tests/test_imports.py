@@ -65,6 +65,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "anywidget",
             "jupyter_core",
             "pandas",
+            "pydantic",
             "numpy",
             "PIL",
         },
@@ -196,8 +197,10 @@ print(type(attention_for(torch.device("cpu"))).__name__)
 def test_every_public_name_is_there() -> None:
     import nbgen
 
-    for name in nbgen.__all__:
+    for name in dir(nbgen):
         assert getattr(nbgen, name) is not None
-    assert set(nbgen.__all__) <= set(dir(nbgen))
+    assert set(dir(nbgen)) - set(nbgen.__all__) == {"map", "errors", "logit_processor"}
+    assert issubclass(nbgen.errors.InvalidRequest, nbgen.NbgenError)
+    assert nbgen.logit_processor.CustomLogitProcessor
     with pytest.raises(AttributeError, match="nothing_such"):
         _ = nbgen.nothing_such

@@ -44,7 +44,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What mypy says of the script, and of nothing else; what it knows of nbgen it may know from `make check`."""
     pytest.importorskip("mypy")
     script = tmp_path_factory.mktemp("user") / "script.py"
-    names = "".join(f"nbgen.{name}\n" for name in nbgen.__all__)
+    names = "".join(f"nbgen.{name}\n" for name in dir(nbgen))
     script.write_text(SCRIPT + names, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(script)]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}

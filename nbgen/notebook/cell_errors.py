@@ -30,9 +30,11 @@ class CellErrors:
         self._cells: dict[int, CellError] = {}
 
     def record(self, result: Any) -> None:
-        """IPython's `post_run_cell`: note a cell that failed, unless it was interrupted."""
+        """IPython's `post_run_cell`: note a cell that failed, unless it was interrupted, or nbgen's own magic."""
         error = result.error_before_exec or result.error_in_exec
         if error is None or isinstance(error, KeyboardInterrupt) or result.execution_count is None:
+            return
+        if result.info.raw_cell.lstrip().startswith(("%nbgen", "%%nbgen")):
             return
         self._cells[result.execution_count] = CellError(result.info.raw_cell, _traceback(error))
         for old in list(self._cells)[: -self.KEEP]:

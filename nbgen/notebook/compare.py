@@ -49,12 +49,6 @@ class Compare(Panel):
     )
     columns = traitlets.Int(help="Answers in a row.").tag(sync=True)
 
-    _shown = False
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        self._shown = in_page()
-        return super()._repr_mimebundle_(**options)
-
     @property
     def results(self) -> list[Result]:
         """The newest answer of each cell as far as it has come, in the order of the grid."""
@@ -114,8 +108,9 @@ class Compare(Panel):
     def _asked_by_page(self) -> bool:
         """Whether answers are asked for, soon at the latest; a page that has to load models first takes its time."""
         loads = any(cell.get("load") for cell in self.cells)
-        end = time.monotonic() + (PAGE_SECONDS if self._shown else 0)
-        while not (asked := bool(self._turns()) or (self._shown and loads)) and time.monotonic() < end:
+        shown = self._transcript.shown and in_page()
+        end = time.monotonic() + (PAGE_SECONDS if shown else 0)
+        while not (asked := bool(self._turns()) or (shown and loads)) and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
         return asked
 

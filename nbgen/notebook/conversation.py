@@ -72,6 +72,7 @@ class Conversation(Turns):
         return self.messages
 
     @takes_sampling(*STREAMED)
+    @short_traceback
     def __call__(self, text: str, **options: Unpack[Options]) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
         tools = Tools(options.pop("tools")) if "tools" in options else self._tools
@@ -84,6 +85,7 @@ class Conversation(Turns):
         return answer.result
 
     @takes_sampling(*STREAMED)
+    @short_traceback
     def stream(
         self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
     ) -> TextStream:

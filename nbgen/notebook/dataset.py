@@ -57,10 +57,11 @@ def map(
     become columns. Further columns: text, reasoning (where the model told thoughts apart), finish_reason,
     prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the
     others alone; how many did is said at the end. With a `sampling_seed` rows that ask the same have the same answer.
-    Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
-    only the rest the next time. All that are asked are of one model: where it is unloaded or another one takes its
-    place, that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by its files
-    and how they are read (of servers of other kinds by its name alone), and takes none of one that is being trained.
+    Ctrl-C stops all and returns what is done. That is no error: cells that wait for their turn, as in "Run All", then
+    run with a table that is not whole. `resume=` takes such a DataFrame, and `cache=` the name of a file, to do only
+    the rest the next time. All that are asked are of one model: where it is unloaded or another one takes its place,
+    that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by its files and
+    how they are read (of servers of other kinds by its name alone), and takes none of one that is being trained.
     `concurrency` requests are in flight at once, and a few more rows are read ahead. Options are those of
     `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and where the first row
     shows the prompt to be wrong for all.

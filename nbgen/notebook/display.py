@@ -64,13 +64,13 @@ class Output:
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
-        self._shown = False
+        self.shown = False
 
     def show(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
         from IPython.display import display
 
-        display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self._shown)
-        self._shown = True
+        display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self.shown)
+        self.shown = True
 
 
 class Answer:
@@ -98,6 +98,11 @@ class Answer:
             self._output.show(forming_bundle(result.text) if self._table else text_bundle(result.text))
             self._next = time.monotonic() + UPDATE_SECONDS
 
+    def clear(self) -> None:
+        """Take it away: the finished value shows itself."""
+        if self._output is not None and self._output.shown:
+            self._output.show({"text/plain": ""})
+
     def finish(self, result: Result, error: BaseException | None = None) -> None:
         """Show all of it, and a line about it: its numbers, or an error that nothing else shows. May be said again."""
         failed = "" if error is None else f"{type(error).__name__}: {error}"
@@ -119,28 +124,6 @@ class Answer:
 def forming_bundle(text: str) -> dict[str, str]:
     """JSON that is still being written, as the table that it will be."""
     return {"text/plain": visible(text), "text/html": html_table(parse_partial(text))}
-
-
-class FormingValue:
-    """A schema's object as a table that fills while it is written; gone when it is there. Nothing in a terminal."""
-
-    def __init__(self) -> None:
-        self._output = Output() if can_change() else None
-        self._next = 0.0
-        self._shown = False
-
-    def update(self, text: str) -> None:
-        """Show the value that `text` begins to spell."""
-        if self._output is None or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + UPDATE_SECONDS
-        self._output.show(forming_bundle(text))
-        self._shown = True
-
-    def clear(self) -> None:
-        """Take it away: the finished value shows itself."""
-        if self._output is not None and self._shown:
-            self._output.show({"text/plain": ""})
 
 
 def show_as_table(kind: Any) -> None:

@@ -9,7 +9,6 @@ import builtins
 import difflib
 import json
 import re
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -21,15 +20,17 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.code_blocks import as_cell, code_blocks
 from nbgen.notebook.completion import matcher
 from nbgen.notebook.display import Answer, can_change, in_notebook
+from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescaped
 from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
+from nbgen.notebook.short_traceback import EXPECTED
 from nbgen.notebook.template import fill
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
@@ -75,12 +76,12 @@ class NbgenMagics(Magics):
     @line_magic("nbgen")  # type: ignore[arg-type]  # IPython's types know of no name
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
-        if _asks_for_help(line):
-            print(_help(self.manage))
+        if asks_for_help(line):
+            print(help_text(self.manage))
             return None
         if line.strip() and not line.lstrip().startswith("-"):
             _check_action(line.split()[0])  # before a question's words are taken for arguments
-        options = _parse(self.manage, _TOKEN.sub("--token=", line))
+        options = parsed(self.manage, _TOKEN.sub("--token=", line))
         _check_action(options.action)
         for name, action in (("quantization", "load"), ("token", "connect")):
             if getattr(options, name) and options.action != action:
@@ -93,7 +94,7 @@ class NbgenMagics(Magics):
             if options.action == "connect":
                 return self._connect(options.target, options.token)
             return getattr(self, f"_{options.action}")(options.target)
-        except NbgenError as error:
+        except EXPECTED as error:
             raise _short(error) from None
 
     @no_var_expand
@@ -104,7 +105,13 @@ class NbgenMagics(Magics):
     @argument("--top-k", type=int, help=LINES["top_k"])
     @argument("--min-p", type=float, help=LINES["min_p"])
     @argument("--seed", dest="sampling_seed", type=int, help=LINES["sampling_seed"])
-    @argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
+    @argument(
+        "--stop",
+        action="append",
+        metavar="TEXT",
+        type=unescaped,
+        help=r'end before this text, in which "\n" is a line break and "\t" a tab; may be given several times',
+    )
     @argument("--repetition-penalty", type=float, help=LINES["repetition_penalty"])
     @argument("--frequency-penalty", type=float, help=LINES["frequency_penalty"])
     @argument("--presence-penalty", type=float, help=LINES["presence_penalty"])
@@ -131,11 +138,12 @@ class NbgenMagics(Magics):
         """Send the cell to the model and stream the answer. {{expression}} puts in a value.
 
         So do {{In[3]}}, {{Out[3]}} and {{Err[3]}}: a cell's source, its value, and the error that it ended with.
+        Ctrl-C ends the answer and keeps what has come.
         """
-        if _asks_for_help(line):
-            print(_help(self.ask))
+        if asks_for_help(line):
+            print(help_text(self.ask))
             return
-        options = _parse(self.ask, line)
+        options = parsed(self.ask, line)
         if options.out and not options.out.isidentifier():
             raise UsageError(f"--out {options.out}: not a variable's name")
         for name in ("to_cell", "tool"):
@@ -143,7 +151,7 @@ class NbgenMagics(Magics):
                 raise UsageError(f"--{name.replace('_', '-')} needs whole answers: it does not go with --background")
         try:
             self._ask(options, cell)
-        except NbgenError as error:
+        except EXPECTED as error:
             raise _short(error) from None
 
     def _ask(self, options: Namespace, cell: str) -> None:
@@ -246,13 +254,11 @@ def _schema(name: str, names: Mapping[str, Any]) -> Any:
 
 
 def show(answer: TextStream) -> None:
-    """Stream an answer into the cell's output. Ctrl-C ends it on the server and keeps what has come."""
+    """Stream an answer into the cell's output. Ctrl-C ends it on the server; what has come stays there."""
     shown = Answer(table=answer.result.schema is not None)
     try:
         for text in answer:
             shown.update(answer.result, text)
-    except KeyboardInterrupt:
-        pass
     finally:
         answer.close()
         shown.finish(answer.result)
@@ -293,16 +299,8 @@ def unregister(shell: Any) -> None:
 def help_without_body(lines: list[str]) -> list[str]:
     """A cell of `%%nbgen --help` alone as one with a body, without which IPython calls no magic."""
     first, *rest = lines or [""]
-    alone = first.startswith("%%nbgen") and _asks_for_help(first) and not "".join(rest).strip()
+    alone = first.startswith("%%nbgen") and asks_for_help(first) and not "".join(rest).strip()
     return [first.rstrip("\n") + "\n", "\n"] if alone else lines
-
-
-def _asks_for_help(line: str) -> bool:
-    return not {"--help", "-h"}.isdisjoint(line.split())
-
-
-def _help(magic: Any) -> str:
-    return str(magic.parser.format_help()).removeprefix("::").strip("\n")
 
 
 def _check_action(action: str) -> None:
@@ -311,35 +309,10 @@ def _check_action(action: str) -> None:
         raise UsageError(f"%nbgen {action}: unknown; {known}. A question goes into a cell that begins with %%nbgen")
 
 
-def _parse(magic: Any, line: str) -> Namespace:
-    """As IPython's own, but quotes around a value are not part of it."""
-    try:
-        words = shlex.split(line)
-        options: Namespace = magic.parser.parse_args(words)
-    except ValueError as error:
-        raise UsageError(f"{line}: {error}") from None
-    except UsageError as error:
-        unknown = str(error).removeprefix("unrecognized arguments: ")
-        more = "" if unknown == str(error) else _suggestion(magic.parser._option_string_actions, words, unknown.split())
-        raise UsageError(f"{error}{more}") from None
-    return options
-
-
-def _suggestion(known: Mapping[str, Any], words: list[str], unknown: list[str]) -> str:
-    """What was probably meant by words that are none: an option that is spelt alike, or a value of several words."""
-    if unknown[0].startswith("-"):
-        names = [name[2:] for name in known if name.startswith("--")]
-        alike = difflib.get_close_matches(unknown[0].lstrip("-"), names, 1)
-        return f"; did you mean --{alike[0]}?" if alike else ""
-    place = words.index(unknown[0]) if unknown[0] in words else 0
-    option, value = words[max(place - 2, 0) : place] if place > 1 else ("", "")
-    takes = option in known and known[option].nargs != 0
-    return f"; quote a value of several words: {option} {shlex.quote(' '.join([value, *unknown]))}" if takes else ""
-
-
-def _short(error: NbgenError) -> Exception:
+def _short(error: BaseException) -> BaseException:
     """The error in one line: where in nbgen it arose helps nobody who wrote a prompt."""
     if isinstance(error, InvalidRequest):
         return UsageError(str(error))
-    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
+    line = f"{type(error).__name__}: {error}".removesuffix(": ")
+    error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
     return error

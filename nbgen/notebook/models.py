@@ -37,7 +37,8 @@ def place(model: str | PathLike[str] | None) -> str | None:
     """A model's name as the server knows it: a folder by its full path, for the server runs in another one."""
     if model is None:
         return None
-    if not isinstance(model, str | PathLike):
-        raise InvalidRequest(f"a model is a folder, a hub id or 'bundled', got {type(model).__name__}", field="model")
+    if not isinstance(model, str | PathLike) or not str(model).strip():
+        got = type(model).__name__ if model else repr(model)
+        raise InvalidRequest(f"a model is a folder, a hub id or 'bundled', got {got}", field="model")
     folder = os.path.expanduser(model)  # Path's own raises for some names, here and below
-    return str(Path(folder).resolve()) if model and os.path.isdir(folder) else str(model)
+    return str(Path(folder).resolve()) if os.path.isdir(folder) else str(model)

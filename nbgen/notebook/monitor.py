@@ -14,8 +14,9 @@ from typing import Any
 import anywidget
 import traitlets
 
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.status import Status
 
 _STATIC = Path(__file__).parent / "static"
@@ -35,7 +36,10 @@ class Monitor(anywidget.AnyWidget):
 
     def __init__(self, *, interval_ms: int = 1000, transport: str = "auto") -> None:
         server_id = session.default_client().hello()["server_id"]
-        super().__init__(server_id=server_id, interval_ms=interval_ms, transport=transport)
+        try:
+            super().__init__(server_id=server_id, interval_ms=interval_ms, transport=transport)
+        except traitlets.TraitError as error:
+            raise InvalidRequest(str(error)) from None
         self.on_msg(lambda _, message, buffers: self._receive(message))
 
     def __repr__(self) -> str:
@@ -71,6 +75,7 @@ class Monitor(anywidget.AnyWidget):
         session.default_client(start=False).cancel_all()
 
 
+@short_traceback
 def monitor(*, interval_ms: int = 1000, transport: str = "auto") -> Monitor:
     """A live view of the server: the model, its memory, the KV cache, requests, tokens per second."""
     return Monitor(interval_ms=interval_ms, transport=transport)

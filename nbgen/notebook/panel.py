@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anywidget
@@ -63,6 +64,9 @@ class Panel(anywidget.AnyWidget):
         return ({**data, "text/plain": self._elsewhere if in_console() else kept}, *metadata)
 
     def _ipython_display_(self) -> None:
+        if self.comm is None:
+            print(f"{self.title} has been closed.")
+            return
         if not in_notebook():
             print(self._elsewhere)
             return
@@ -122,5 +126,10 @@ def _server_id() -> str:
     try:
         return str(session.default_client(start=False).hello()["server_id"])
     except ServerNotFound:
-        threading.Thread(target=session.default_client, daemon=True).start()
+        threading.Thread(target=_start_server, daemon=True).start()
         return ""
+
+
+def _start_server() -> None:
+    with suppress(NbgenError):  # whatever is asked first says that there is none
+        session.default_client()

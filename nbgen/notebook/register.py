@@ -6,6 +6,7 @@ from there. Knows nothing of torch, which is imported with what writes the folde
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +55,7 @@ def register(
     `max_queue_delay_us` microseconds are computed together. `labels` name the elements of the first output.
     """
     client = session.default_client()
-    if not name or name.strip(".") != name or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in name):
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name, re.ASCII) or name.strip(".") != name:
         raise InvalidRequest(f"a model's name is made of {ALLOWED}, got {name!r}", field="name")
     if not isinstance(client, Client):
         raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")

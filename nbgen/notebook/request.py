@@ -14,6 +14,7 @@ import msgspec
 from nbgen.errors import InvalidRequest, no_character
 from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
+from nbgen.notebook.turns import NAMES
 from nbgen.sampling_params import SamplingParams, WrongType
 
 #: Of a message; calls and their results have more than others.
@@ -82,7 +83,8 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _listed(prompt)
     for turn in turns:
         if not _is_message(turn):
-            raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
+            words = f'a message is {{"role": "user", "content": "…"}}, its role one of {", ".join(NAMES)}; got {turn!r}'
+            raise InvalidRequest(words)
     if not turns or (isinstance(prompt, str) and not prompt.strip()):
         raise InvalidRequest("the prompt is empty")
     return [{"role": "system", "content": system}, *turns] if system else turns
@@ -90,7 +92,7 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
 
 def _is_message(turn: Mapping[str, Any]) -> bool:
     known = {"role", "content"} <= set(turn) <= MEMBERS
-    return known and isinstance(turn["role"], str) and is_content(turn["content"])
+    return known and turn["role"] in list(NAMES) and is_content(turn["content"])
 
 
 def _listed(prompt: Any) -> list[dict[str, Any]]:
@@ -105,13 +107,13 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
         raise InvalidRequest(f"{takes}, got {len(turns)} texts: one at a time, or nbgen.map for answers")
     if wrong := [turn for turn in turns if not isinstance(turn, Mapping)]:
         raise InvalidRequest(f"{takes}, got a list with {type(wrong[0]).__name__}")
-    return [_with_content(turn) for turn in turns]
+    return [_said(turn) for turn in turns]
 
 
-def _with_content(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn that only calls tools may have no text, or null, as OpenAI's clients write it."""
-    silent = turn.get("tool_calls") and turn.get("content") is None
-    return {**turn, "content": ""} if silent else dict(turn)
+def _said(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn without what OpenAI's clients write of what it has not: null. One that only calls tools has no text."""
+    said = {name: value for name, value in turn.items() if value is not None and (name in MEMBERS or value != [])}
+    return {"content": "", **said} if said.get("tool_calls") else said
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:

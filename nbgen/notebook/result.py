@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.media import Part, text_of, with_media
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.shown_text import text_bundle
 from nbgen.notebook.table import html_table
@@ -102,6 +103,7 @@ class Result(Turns):
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "schema"}
 
     @property
+    @short_traceback
     def value(self) -> Any:
         """The typed object of the schema that was asked for. Raises InvalidAnswer if the text is not one."""
         if self.schema is None:

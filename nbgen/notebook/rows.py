@@ -5,6 +5,7 @@ Knows data, templates and tables; nothing of servers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -43,6 +44,9 @@ class Rows:
 
     def prepare(self, *, complete: bool, system: str | None, options: Mapping[str, Any]) -> None:
         """Check what is the same for all rows, and write what the first one asks that is open."""
+        if not (isinstance(self._prompt, str) or callable(self._prompt)):
+            words = f"prompt is a template or a function of the row, got {type(self._prompt).__name__}"
+            raise InvalidRequest(words, field="prompt")
         if self._schema is not None:
             options = {**options, "json_schema": self._schema.json}
         self._params = one_answer(run_body("-", complete=complete, system=system, options=options)["params"])
@@ -88,10 +92,11 @@ class Rows:
         if not (earlier.index.is_unique and self.index.is_unique):
             raise InvalidRequest("resume needs an index whose labels are unique", field="resume")
         thoughts = self._tells_thoughts(earlier)
-        places = {label: place for place, label in enumerate(self.index)}
-        for label, row in earlier[earlier["finish_reason"].isin(DONE)].iterrows():
-            if label in places:
-                result = self.results[places[label]]
+        done = earlier[earlier["finish_reason"].isin(DONE)]
+        places = self.index.get_indexer_for(done.index)  # which finds a label that is missing, too
+        for place, (_, row) in zip(places, done.iterrows(), strict=True):
+            if place >= 0:
+                result = self.results[place]
                 result.text = "" if missing(row["text"]) else row["text"]
                 result.reasoning = "" if not thoughts or missing(row["reasoning"]) else row["reasoning"]
                 result.finish_reason, result.ttft_s = row["finish_reason"], row["ttft_s"]
@@ -111,6 +116,8 @@ class Rows:
         text, *numbers = Result().row()
         last = [text, *(["reasoning"] if thoughts else []), *numbers, "error"]
         fields = dict.fromkeys(name for row in rows for name in row if name not in last)
+        if not fields and self._schema is not None:
+            fields = _apart(_declared(self._schema), last)
         frame = pandas.DataFrame(rows, index=self.index, columns=[*fields, *last])
         return frame.astype(dict.fromkeys(COUNTS, "Int64"))
 
@@ -188,6 +195,15 @@ def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
             column = f"value_{column}"
         named[column] = value
     return named
+
+
+def _declared(schema: Schema) -> dict[str, Any]:
+    """The columns of its values, as far as a schema says which they are."""
+    told = json.loads(schema.json)
+    if "properties" in told:
+        return dict.fromkeys(told["properties"])
+    unsaid = told.get("type") == "object" or not {"anyOf", "oneOf", "allOf", "$ref"}.isdisjoint(told)
+    return {} if unsaid else {"value": None}
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def described(kind: Any) -> tuple[Any, dict[str, Any]]:
         if adapted := _adapted(kind):
             return adapted, _asked(_told(adapted.json_schema))
         raise TypeError(str(error).splitlines()[-1]) from None  # what comes before is for programs that call msgspec
+    except NameError as error:
+        raise TypeError(f"{error} outside of functions, where a type in quotes is looked for") from None
 
 
 def read_as(text: str, kind: Any, strict: bool = True) -> Any:
@@ -100,13 +102,16 @@ def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _adapted(kind: Any) -> Any:
-    """A type that has pydantic's models in it, by pydantic's TypeAdapter; None for what is none."""
-    pydantic = sys.modules.get("pydantic")
-    if pydantic is None or isinstance(kind, str) or isroutine(kind):
+    """A type that only pydantic knows, as its models or a union of dataclasses, by its TypeAdapter; None for others."""
+    if isinstance(kind, str) or isroutine(kind):
+        return None
+    try:
+        import pydantic
+    except ImportError:
         return None
     try:
         return kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)
-    except pydantic.PydanticSchemaGenerationError:
+    except (pydantic.errors.PydanticSchemaGenerationError, NameError):
         return None
 
 
@@ -114,14 +119,19 @@ def _told(schema: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What pydantic makes of a type, or why it makes nothing."""
     try:
         return schema()
-    except sys.modules["pydantic"].PydanticUserError as error:
+    except (sys.modules["pydantic"].PydanticUserError, ValueError) as error:  # ValueError: values that JSON has not
         raise TypeError(str(error).splitlines()[0]) from None
 
 
 def _asked(schema: dict[str, Any]) -> dict[str, Any]:
     """A type's schema as grammar compilers take it: its root is written out, and nothing in it is beyond them."""
-    name = schema.get("$ref", "").removeprefix("#/$defs/")
-    return dict(_held({**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema))
+    if reference := schema.get("$ref"):
+        parts = schema["$defs"]
+        root = parts[reference.removeprefix("#/$defs/")]
+        if json.dumps(reference) not in json.dumps(parts):  # else it holds others of its own kind
+            parts = {name: part for name, part in parts.items() if part is not root}
+        schema = {**root, "$defs": parts} if parts else root
+    return dict(_held(schema))
 
 
 def _held(node: Any) -> Any:

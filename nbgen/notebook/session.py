@@ -15,7 +15,7 @@ from nbgen import model_hub
 from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
 from nbgen.notebook import passed_on
 from nbgen.notebook.discovery import answers, find_server
-from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
+from nbgen.notebook.display import Answer, LoadProgress, ProgressLine, can_change, show_as_table
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
 from nbgen.notebook.options import Options, SamplingOptions
@@ -113,15 +113,15 @@ def generate(
     answer = first = stream(prompt, complete=complete, system=system, **asked, **options)
     if schema is not None:
         one_answer(first.result.params)
-    forming = FormingValue() if schema is not None else None
+    forming = Answer(table=True) if schema is not None and can_change() else None
     try:
         later = options | dict.fromkeys(
             ("tool_choice", "images", "audio", "videos")
         )  # said once, they are in the turns
         for answer in box.rounds(first, lambda before, told: stream([*before.turns, *told], **asked, **later)):
-            for _ in answer:
+            for text in answer:
                 if forming is not None:
-                    forming.update(answer.result.text)
+                    forming.update(answer.result, text)
         return answer.result if schema is None else answer.result.value
     except (KeyboardInterrupt, InvalidAnswer) as error:
         error.result = answer.result  # type: ignore[union-attr]
@@ -173,7 +173,7 @@ def stream(
 
 
 @short_traceback
-def load(model: str | None = None, quantization: str | None = None) -> Status:
+def load(model: str | os.PathLike[str] | None = None, quantization: str | None = None) -> Status:
     """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
 
     `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
@@ -254,7 +254,7 @@ def serve(
     Raises InvalidRequest or ModelError for what cannot be served; a server from an earlier call goes on then.
     """
     options = sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)
-    if model is None or isinstance(model, str):
+    if model is None or isinstance(model, str | os.PathLike):
         if tokenizer is not None or name is not None:
             raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
         if (folder := place(model)) is not None:

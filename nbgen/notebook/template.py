@@ -19,7 +19,7 @@ class WrongExpression(InvalidRequest):
     """What stands in two braces can be no expression: `source`."""
 
     def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f"{{{{{source}}}}}: {reason}.")
+        super().__init__(f"{{{{{source:.500}}}}}: {reason}.")
         self.source = source
 
 
@@ -97,7 +97,7 @@ def _expression(text: str) -> tuple[CodeType | None, str]:
         source = text[:place].strip()
         try:
             return compile(source, source, "eval"), text[place + 2 :]
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two, of what is nested too deep
             continue
     if ends:
         raise WrongExpression(text[: ends[0]].strip(), "is not a Python expression")

@@ -38,6 +38,8 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
 
     Numbers and lists of Python's are of the type that the model declares; arrays are of their own.
     """
+    if not isinstance(model, str):
+        raise InvalidRequest(f"model is the name of one that the server has, got {type(model).__name__}", field="model")
     client = session.default_client()
     tensors, numbers = to_tensors(inputs, _declared(client, model, inputs))
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]

@@ -207,11 +207,11 @@ class TextStream:
 
     def _delta(self, data: dict[str, Any]) -> str:
         """Only sample 0 is text to read along; further samples of `n` grow beside it."""
+        usage = self.result.usage
+        usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
         self._think(data)
         if self.result.ttft_s is None:
             self.result.ttft_s = time.monotonic() - self._started
-        usage = self.result.usage
-        usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
         index: int = data.get("index", 0)
         text: str = data["text"]
         if index:
@@ -230,7 +230,8 @@ class TextStream:
             self._silent = False
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_SECONDS
-            self._progress({"stage": f"thinking, {self.result.usage.get('completion_tokens', 0)} tokens"})
+            stage = f"thinking, {self.result.usage['completion_tokens']} tokens"
+            self._progress({"model": self.result.model, "stage": stage})
 
     def _done(self, data: dict[str, Any]) -> None:
         self.result.finish_reason = data["finish_reason"]["type"]

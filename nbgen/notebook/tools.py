@@ -107,8 +107,9 @@ class _Function:
         arguments = make_dataclass("Arguments", _fields(function, self.name), kw_only=True)
         self._names = [each.name for each in fields(arguments)]
         try:
-            self._arguments, self._schema = described(arguments)
-        except TypeError as error:
+            self._arguments, schema = described(arguments)
+            self._schema = in_json(schema, "the schema of its parameters")
+        except (TypeError, InvalidRequest) as error:
             raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
 
     @property
@@ -156,6 +157,8 @@ def _fields(function: Callable[..., Any], name: str) -> list[Any]:
         parameters, hints = inspect.signature(function).parameters, get_type_hints(function, include_extras=True)
     except (TypeError, ValueError, NameError) as error:
         raise InvalidRequest(f"the tool {name} cannot be described: {error}", field="tools") from None
+    if "self" in parameters:
+        raise InvalidRequest(f"the tool {name} is a method of a class: give it of an object", field="tools")
     if odd := [each.name for each in parameters.values() if each.kind not in _BY_NAME]:
         raise InvalidRequest(
             f"the tool {name} must name its parameters: {', '.join(odd)} cannot be told", field="tools"

@@ -37,7 +37,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Message(Turn, kw_only=True):
     """A turn, as this API takes it and shows it again."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part]
 
     @property

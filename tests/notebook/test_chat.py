@@ -193,6 +193,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
         f"import nbgen\nchat = nbgen.Chat({options})\nchat",
         "chat.ask('hello')\nchat.wait()",
         f"grid = nbgen.compare('hello', top_p=[0.5, 1], {options})\ngrid",
+        "chat.close()\nchat",
         "import time\nbegan = time.monotonic()\nanswers = grid.wait()\nprint(time.monotonic() - began)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -203,7 +204,8 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     _, comparison = notebook.cells[2].outputs
     assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
     assert "top_p 0.5: " in comparison.data["text/plain"]
-    assert float(notebook.cells[3].outputs[0].text) < PAGE_SECONDS, "nobody waits for a page"
+    assert notebook.cells[3].outputs[0].text == "The chat panel has been closed.\n"
+    assert float(notebook.cells[4].outputs[0].text) < PAGE_SECONDS, "nobody waits for a page"
 
 
 def test_who_waits_does_not_fetch_the_conversation_again_and_again(

@@ -1,9 +1,11 @@
 """The magics in a real shell, and in a real kernel."""
 
+import _thread
 import asyncio
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -12,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 
-from nbgen.notebook import session
+from nbgen.notebook import magics, session
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.code_blocks import as_cell
 from nbgen.notebook.magics import ACTIONS
@@ -58,9 +60,6 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
     ("cell", "words"),
     [
         ("%%nbgen\n{{missing}}", "name 'missing' is not defined"),
-        ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),
-        ("%%nbgen --temprature 3\nhi", "unrecognized arguments: --temprature 3; did you mean --temperature?"),
-        ("%%nbgen --model x\nhi", "unrecognized arguments: --model x\n"),
         ("%%nbgen --temperature -3\nhi", "temperature must be at least 0"),
         ("%%nbgen --out 'a b'\nhi", "not a variable's name"),
         ("%nbgen status --quantization int8", "--quantization goes with load"),
@@ -68,12 +67,9 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%nbgen What's 3 + 4?", "A question goes into a cell that begins with %%nbgen"),
         ("%nbgen --quantization int8 frobnicate", "choose from status"),
         ("%nbgen connect", "needs the server's URL"),
-        ("%nbgen load 'open quote", "No closing quotation"),
         ("%%nbgen --schema nowhere\nhi", "there is no variable of this name"),
         ("%%nbgen --tool len\nhi", "the tool len must name its parameters"),
         ("forecast = 1\nget_ipython().run_cell_magic('nbgen', '--tool forcast', 'hi')", "did you mean forecast?"),
-        ("%%nbgen --system You are a pirate\nhi", "quote a value of several words: --system 'You are a pirate'"),
-        ("%%nbgen hello there\nhi", "unrecognized arguments: hello there\n"),
         ("%nbgen status --token x", "--token goes with connect"),
         ("%%nbgen --schema nowhere.json\nhi", "No such file"),
         ("%nbgen unload foo", "unload takes nothing more"),
@@ -122,6 +118,40 @@ def test_the_cell_that_failed_is_explained(shell: InteractiveShell, monkeypatch:
     assert "undefined_name" in asked
     assert "NameError: name 'undefined_name' is not defined" in asked
     assert run(shell, f"%nbgen fix {shell.execution_count - 2}")[1]
+
+
+def test_what_nbgen_refused_is_not_explained_in_its_place(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "stream", partial(session.stream, max_new_tokens=5))
+    run(shell, "undefined_name")
+    assert not run(shell, "%nbgen frobnicate")[1]
+    assert not run(shell, "%%nbgen --zzz\nhi")[1]
+    assert run(shell, "%nbgen fix")[1]
+    assert "NameError: name 'undefined_name'" in shell.user_ns["_"].messages[-1]["content"]
+
+
+@pytest.mark.parametrize("cell", ["%%nbgen --out kept --complete --to-cell\nOnce", "1 / 0\n%nbgen fix"])
+def test_an_interrupt_keeps_what_has_come_and_is_an_error_which_ends_run_all(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
+    monkeypatch.setattr(session, "stream", partial(session.stream, max_new_tokens=15_000, ignore_eos=True))
+    shown = magics.Answer.update
+
+    def interrupted(*answer: Any) -> None:
+        shown(*answer)
+        _thread.interrupt_main()
+
+    monkeypatch.setattr(magics.Answer, "update", interrupted)
+    for part in cell.split("\n", cell.startswith("1")):
+        with capture_output() as captured:
+            outcome = shell.run_cell(part, store_history=True)
+    assert isinstance(outcome.error_in_exec, KeyboardInterrupt)
+    assert captured.stdout.endswith("stopped)\nKeyboardInterrupt\n")
+    result = shell.user_ns["_"]
+    assert (result.finish_reason, shell.user_ns.get("kept", result)) == ("abort", result)
+    assert result.text
+    assert not hasattr(shell, "rl_next_input"), "a part of an answer is no cell"
 
 
 def test_an_answers_code_becomes_a_cell(shell: InteractiveShell) -> None:
@@ -268,20 +298,6 @@ def test_a_server_that_wants_a_token_says_how_to_give_it(
         printed, good = run(shell, line)
         assert good, printed
         session.default_client().close()
-
-
-def test_help_lists_all_options(shell: InteractiveShell) -> None:
-    line, good = run(shell, "%nbgen --help")
-    assert good
-    assert "--quantization" in line
-    assert "load: a folder or a model's name" in line
-    for cell in ("%%nbgen --help", "%%nbgen -t 0 -h\nhello"):
-        printed, good = run(shell, cell)
-        assert good
-        assert "--max-new-tokens" in printed
-        assert "leave {{...}} as it is" in printed
-    shell.run_line_magic("unload_ext", "nbgen")
-    assert shell.input_transformers_cleanup[0].__name__ != "help_without_body"
 
 
 def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:

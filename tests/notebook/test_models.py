@@ -1,10 +1,13 @@
 """The list of models, as the server tells of them."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import nbgen
-from nbgen.errors import ModelError
-from nbgen.notebook.models import Models
+from nbgen.errors import InvalidRequest, ModelError
+from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
 
 
@@ -20,6 +23,18 @@ def test_what_can_be_loaded_instead_stands_below_what_is_served() -> None:
 
 def test_a_server_of_another_kind_has_what_it_serves() -> None:
     assert [entry["id"] for entry in Models([{"id": "a"}, {"id": "b"}], {"name": "a", "state": "ready"})] == ["a", "b"]
+
+
+def test_a_folder_is_named_by_a_path_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+    assert place(Path(tmp_path.name)) == place(tmp_path.name) == str(tmp_path)
+    assert place(Path("owner/name")) == "owner/name"
+
+
+@pytest.mark.parametrize("model", ["", " ", 5, b"a"])
+def test_what_names_no_model_is_refused(connected: PrivateServer, model: Any) -> None:
+    with pytest.raises(InvalidRequest, match="a model is a folder, a hub id or 'bundled', got"):
+        nbgen.load(model)
 
 
 def test_the_bundled_model_and_the_present_one_are_listed(connected: PrivateServer) -> None:

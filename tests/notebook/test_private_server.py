@@ -6,14 +6,17 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+import nbgen
 from nbgen.errors import ServerNotFound
-from nbgen.notebook import passed_on
+from nbgen.notebook import passed_on, session
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
 from nbgen.notebook.private_folder import PrivateFolder
@@ -60,6 +63,21 @@ def test_where_no_server_can_be_started_that_is_said_at_once(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ServerNotFound, match=r"can be started for this kernel: No such file or directory"):
         PrivateServer()
+
+
+def test_a_panel_leaves_that_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    for name in ("_client", "_private"):
+        monkeypatch.setattr(session, name, None)
+    before = set(threading.enumerate())
+    nbgen.Chat().close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert failures == []
+    with pytest.raises(ServerNotFound, match="no nbgen server can be started"):
+        nbgen.generate("hi")
 
 
 def test_a_fork_leaves_the_server_and_its_folder_alone(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:

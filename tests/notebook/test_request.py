@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from openai.types.chat import ChatCompletionMessage
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.request import run_body
@@ -27,6 +28,13 @@ def test_a_turn_that_only_calls_tools_needs_no_text(given: dict[str, Any]) -> No
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": calls, **given}]
     assert body(talk)["messages"][1] == {"role": "assistant", "tool_calls": calls, "content": ""}
+
+
+def test_messages_may_come_from_openais_client() -> None:
+    dumped = ChatCompletionMessage(role="assistant", content="Hello", annotations=[]).model_dump()
+    assert {"refusal", "annotations", "tool_calls"} < set(dumped)
+    talk = [{"role": "developer", "content": "be short"}, {"role": "user", "content": "hi"}, dumped]
+    assert body(talk)["messages"] == [*talk[:2], {"role": "assistant", "content": "Hello"}]
 
 
 def test_a_completion_keeps_the_apis_own_limit() -> None:
@@ -60,6 +68,9 @@ def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
         ("hi", {"stop": ["a", ""]}, "no place to stop at"),
         ([], {}, "the prompt is empty"),
         ([{"role": "user"}], {}, "a message is"),
+        ([{"role": "user", "content": None}], {}, "a message is"),
+        ([{"role": "bot", "content": "x"}], {}, "its role one of system, developer, user, assistant, tool; got"),
+        ([{"role": ["user"], "content": "x"}], {}, "its role one of"),
         ([5], {}, "got a list with int"),
         (None, {}, "a list of messages, got NoneType"),
         (5, {}, "a list of messages, got int"),

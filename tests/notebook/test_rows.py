@@ -1,7 +1,7 @@
 """The rows of a map without a server: what they ask, what a result of before gives them, and the table they make."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pytest
@@ -51,6 +51,13 @@ def test_every_kind_of_data_has_rows_and_an_index(data: Any, index: list[Any], a
     assert [result.prompt for result in rows.results] == asked
     assert rows.to_df().index.tolist() == index
     assert [number for number, _ in rows.open()] == list(range(len(index)))
+
+
+@pytest.mark.parametrize("prompt", [None, 5, ["{{value}}"]])
+def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
+    for data in (["a"], []):
+        with pytest.raises(InvalidRequest, match="prompt is a template or a function of the row, got "):
+            prepared(data, prompt)
 
 
 @pytest.mark.parametrize("data", [5, None, "text", b"text", object()])
@@ -186,6 +193,24 @@ def test_typed_fields_come_first_and_what_is_no_value_is_an_error() -> None:
     assert table.error.isna().tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("schema", "columns"),
+    [
+        ({"type": "object", "properties": {"n": {"type": "integer"}, "text": {}}}, ["n", "value_text"]),
+        (int, ["value"]),
+        (Literal["good", "bad"], ["value"]),
+        (dict[str, int], []),
+        (dict[str, int] | int, []),
+        (None, []),
+    ],
+)
+def test_fields_have_columns_where_no_row_has_a_value(schema: Any, columns: list[str]) -> None:
+    failed = prepared(["a"], schema=schema)
+    ended(failed, 0, "no JSON")
+    for rows in (prepared([], schema=schema), failed):
+        assert list(rows.to_df()) == [*columns, *prepared([]).to_df()]
+
+
 def test_thoughts_have_a_column_where_there_are_some() -> None:
     schema = {"type": "object", "properties": {"reasoning": {"type": "string"}}}
     for given, columns in ((None, ["text", "reasoning"]), (schema, ["value_reasoning", "text", "reasoning"])):
@@ -244,6 +269,19 @@ def test_a_table_that_was_a_file_meanwhile_is_taken(tmp_path: Any) -> None:
     rows.take(pd.read_csv(tmp_path / "rows.csv", index_col=0))
     assert (rows.results[0].text, rows.results[0].usage) == ("", {"completion_tokens": 0})
     assert math.isclose(rows.results[0].ttft_s or 0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [pd.Index([1.0, math.nan]), pd.Index(["a", None]), pd.MultiIndex.from_tuples([("a", math.nan), ("b", 1.0)])],
+)
+def test_a_label_that_is_missing_is_one_as_well(index: Any) -> None:
+    before = prepared(pd.Series(["a", "b"], index=index))
+    for place, text in enumerate("AB"):
+        ended(before, place, text)
+    rows = prepared(pd.Series(["a", "b"], index=index))
+    rows.take(before.to_df())
+    assert [result.text for result in rows.results] == ["A", "B"]
 
 
 def test_labels_that_are_there_twice_are_refused() -> None:

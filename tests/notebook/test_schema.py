@@ -3,8 +3,10 @@
 import datetime
 import enum
 import json
+import subprocess
+import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -146,7 +148,8 @@ def test_keys_are_of_their_type(kind: Any, good: dict[Any, int], bad: str) -> No
     "kind", [Holder, Holder | None, None | Holder, Holder | int, Other | Holder, None | Other | Holder]
 )
 def test_they_are_named_in_every_class_of_a_union(kind: Any) -> None:
-    classes = msgspec.json.decode(Schema(kind).json)["$defs"]
+    schema = fields(kind)
+    classes = {"Holder": schema, **schema.get("$defs", {})}
     assert classes["Holder"]["properties"]["levels"] == NAMED
     if "Other" in classes:
         assert classes["Other"]["properties"]["levels"]["propertyNames"] == {"enum": ["high", "low"]}
@@ -209,6 +212,51 @@ class Untyped:
 
 class Arrays(pydantic.BaseModel, arbitrary_types_allowed=True):
     x: np.ndarray
+
+
+class Tree(msgspec.Struct):
+    children: list["Tree"]
+
+
+def test_a_class_is_told_once_unless_it_holds_others_of_its_own() -> None:
+    assert "$defs" not in fields(Plain)
+    assert list(fields(make_dataclass("Both", [("a", Plain), ("b", list[Struct])]))["$defs"]) == ["Plain", "Struct"]
+    tree = fields(Tree)
+    assert tree["properties"] == tree["$defs"]["Tree"]["properties"]
+    assert Schema(Tree).parse('{"children": [{"children": []}]}') == Tree([Tree([])])
+
+
+def test_a_union_of_dataclasses_needs_nobody_to_have_imported_pydantic() -> None:
+    script = (
+        "import sys; from dataclasses import make_dataclass as made; from nbgen.notebook.schema import Schema\n"
+        "cat, dog = made('Cat', [('lives', int)]), made('Dog', [('legs', int)])\n"
+        "assert 'pydantic' not in sys.modules\n"
+        "assert Schema(cat | dog).parse('{\"legs\": 4}') == dog(4)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def quoted() -> list[tuple[Any, str]]:
+    @dataclass
+    class Inner:
+        a: int
+
+    @dataclass
+    class Outer:
+        inner: "Inner"
+
+    odd = enum.Enum("odd", {"A": object()})
+    return [
+        (Outer, r"pydantic model: name 'Inner' is not defined outside of functions"),
+        (list[Outer], r"name 'Inner' is not defined"),
+        (odd, r"pydantic model: Unable to serialize unknown type"),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "words"), quoted())
+def test_a_type_that_cannot_be_told_is_refused(kind: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Schema(kind)
 
 
 def test_what_is_no_schema_is_refused() -> None:

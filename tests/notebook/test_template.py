@@ -33,6 +33,7 @@ def test_expressions_are_filled_in_and_single_braces_are_text(template: str, fil
         ("{{x.nope}}", "{{x.nope}}: AttributeError"),
         ("{{x.bit_count}}", "{{x.bit_count}}: it is a function"),
         ("{{not python}} {{x}}", "{{not python}}"),
+        ("{{" + "-" * 200_000 + "1}}", "---}}: is not a Python expression"),
     ],
 )
 def test_an_expression_that_fails_is_named(template: str, words: str) -> None:

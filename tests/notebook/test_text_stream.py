@@ -61,6 +61,13 @@ def test_progress_is_told_until_text_comes() -> None:
     assert steps == [{"model": "m", "stage": "weights"}, None, None]
 
 
+def test_a_model_that_thinks_is_named_with_how_much_it_has_thought() -> None:
+    steps: list[Any] = []
+    thought = ("delta", {"text": "", "tokens": 3, "reasoning": "so"})
+    list(stream(("run", {"model": "m"}), thought, delta("a"), ("done", DONE), steps=steps))
+    assert steps == [{"model": "m", "stage": "thinking, 3 tokens"}, None, None]
+
+
 @pytest.mark.parametrize(
     ("last", "words"),
     [

@@ -48,6 +48,11 @@ def locate(place: Place, tags: list[str] = []) -> str:  # noqa: B006
     return f"{type(place).__name__} {place.city}, {place.country}, {tags}"
 
 
+class Station:
+    def weather(self, city: str) -> str:
+        return city
+
+
 async def later(x: int) -> int:
     await asyncio.sleep(0)
     return x + 1
@@ -63,6 +68,8 @@ def test_functions_are_described_by_their_signatures() -> None:
     assert first["parameters"]["required"] == ["city"]
     assert sorted(first["parameters"]["properties"]) == ["city", "days", "unit"]
     assert first["parameters"]["properties"]["city"] == {"enum": ["Oslo", "Rom"]}
+    assert list(first["parameters"]["$defs"]) == ["Unit"]
+    assert list(second["parameters"]["$defs"]) == ["Place"]
     assert "description" not in second
     assert second["parameters"]["required"] == ["place"]
 
@@ -74,7 +81,11 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
 
     def custom(value: Tools) -> None: ...
 
+    def unlike(value: float = float("nan")) -> None: ...
+
     described = [(many, "values cannot be told"), (odd, "odd cannot be described"), (custom, "custom cannot be")]
+    described += [(unlike, "unlike cannot be described: the schema of its parameters cannot be sent as JSON")]
+    described += [(Station.weather, "weather is a method of a class: give it of an object")]
     for tool, words in (*described, (5, "a tool is a function"), ("f", "a tool is a function")):
         for given in (tool, [tool]):
             with pytest.raises(InvalidRequest, match=words):
@@ -95,6 +106,7 @@ def test_functions_get_values_of_their_types_and_return_text() -> None:
     assert place == "Place Rom, it, []"
     assert wrong.startswith("ValidationError: Expected `object`")
     assert broken.startswith("DecodeError")
+    assert Tools(Station().weather).results(asked(("weather", '{"city": "Rom"}')))[0]["content"] == "Rom"
     assert Tools(later).results(asked(("later", '{"x": "3"}')))[0]["content"] == "4"
     assert tools.results(asked(("other", "{}"))) == tools.results(Result()) == []
 

@@ -31,6 +31,8 @@ def test_messages_or_a_prompt_become_a_request() -> None:
     assert (chat.rid, chat.messages[0].content, chat.params.max_new_tokens) == ("r", "hi", 3)
     assert run(prompt="hi").request("r")[0].text == "hi"
     assert run(prompt="hi", params={"n": 0}).request("r")[0].params.n == 1
+    told = run(messages=[{"role": "developer", "content": "be short"}, {"role": "user", "content": "hi"}])
+    assert [message.role for message in told.request("r")[0].messages] == ["system", "user"]
 
 
 def test_the_engine_knows_which_runs_are_streamed() -> None:

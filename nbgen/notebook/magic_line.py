@@ -1,0 +1,60 @@
+"""The first line of a magic: its words, its help, and what was probably meant by a word that is no option.
+
+Knows parsers of arguments; nothing of what the magics do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from IPython.core.error import UsageError
+
+
+def parsed(magic: Any, line: str) -> Namespace:
+    """As IPython's own, but quotes around a value are not part of it."""
+    try:
+        words = shlex.split(line)
+        options: Namespace = magic.parser.parse_args(words)
+    except ValueError as error:
+        raise UsageError(f"{line}: {error}") from None
+    except UsageError as error:
+        unknown = str(error).removeprefix("unrecognized arguments: ")
+        more = "" if unknown == str(error) else _suggestion(magic.parser._option_string_actions, words, unknown.split())
+        raise UsageError(f"{error}{more}") from None
+    return options
+
+
+def asks_for_help(line: str) -> bool:
+    """Whether one of its words does, and no word of a value in quotes."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a quote that is left open, which is said where options are read
+        return False
+    return not {"--help", "-h"}.isdisjoint(words)
+
+
+def help_text(magic: Any) -> str:
+    """All that a magic takes."""
+    return str(magic.parser.format_help()).removeprefix("::").strip("\n")
+
+
+def unescaped(text: str) -> str:
+    """A text with the escapes of a Python string that a command line has no other way to give."""
+    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text)
+
+
+def _suggestion(known: Mapping[str, Any], words: list[str], unknown: list[str]) -> str:
+    """What was probably meant by words that are none: an option that is spelt alike, or a value of several words."""
+    if unknown[0].startswith("-"):
+        names = [name[2:] for name in known if name.startswith("--")]
+        alike = difflib.get_close_matches(unknown[0].lstrip("-"), names, 1)
+        return f"; did you mean --{alike[0]}?" if alike else ""
+    place = words.index(unknown[0]) if unknown[0] in words else 0
+    option, value = words[max(place - 2, 0) : place] if place > 1 else ("", "")
+    takes = option == "load" or (option in known and known[option].nargs != 0)
+    return f"; quote a value of several words: {option} {shlex.quote(' '.join([value, *unknown]))}" if takes else ""

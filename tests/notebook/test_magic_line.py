@@ -1,0 +1,48 @@
+"""How the first line of a magic is read."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from tests.notebook.test_magics import run
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("%nbgen load ./my big model", "quote a value of several words: load './my big model'"),
+        ("%nbgen load ./m x --quantization int8", "quote a value of several words: load './m x'"),
+        ("%%nbgen --system You are a pirate\nhi", "quote a value of several words: --system 'You are a pirate'"),
+        ("%%nbgen hello there\nhi", "unrecognized arguments: hello there\n"),
+        ("%%nbgen --temprature 3\nhi", "unrecognized arguments: --temprature 3; did you mean --temperature?"),
+        ("%%nbgen --model x\nhi", "unrecognized arguments: --model x\n"),
+        ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),
+        ("%nbgen load 'open quote", "No closing quotation"),
+    ],
+)
+def test_what_was_meant_is_said_in_one_line(shell: InteractiveShell, cell: str, words: str) -> None:
+    printed, good = run(shell, cell)
+    assert not good
+    assert words in printed
+    assert "Traceback" not in printed
+
+
+def test_stops_may_have_line_breaks(shell: InteractiveShell) -> None:
+    run(shell, r"""%%nbgen --max-new-tokens 1 --stop "\n" --stop '\n\t' --stop 'C:\\n' --stop '\d'""" + "\nhi")
+    assert list(shell.user_ns["_"].params["stop"]) == ["\n", "\n\t", r"C:\n", r"\d"]
+
+
+def test_help_lists_all_options(shell: InteractiveShell) -> None:
+    line, good = run(shell, "%nbgen --help")
+    assert good
+    assert "--quantization" in line
+    assert "load: a folder or a model's name" in line
+    for cell in ("%%nbgen --help", "%%nbgen -t 0 -h\nhello"):
+        printed, good = run(shell, cell)
+        assert good
+        assert "--max-new-tokens" in printed
+        assert "leave {{...}} as it is" in printed
+        assert r'in which "\n" is a line break' in " ".join(printed.split())
+    run(shell, "%%nbgen --max-new-tokens 1 --system 'explain what -h means'\nhi")
+    assert shell.user_ns["_"].messages[0]["content"] == "explain what -h means"
+    shell.run_line_magic("unload_ext", "nbgen")
+    assert shell.input_transformers_cleanup[0].__name__ != "help_without_body"
