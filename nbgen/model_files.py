@@ -73,6 +73,14 @@ def _is_hub_id(name: str) -> bool:
 
 def check_files(folder: Path, name: str) -> None:
     """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
+    try:
+        os.listdir(folder)  # what may not be listed would look empty
+        _check_files(folder, name)
+    except OSError as error:
+        raise ModelError(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _check_files(folder: Path, name: str) -> None:
     _refuse_adapter(folder, name)
     _refuse_other_formats(folder, name)
     if not (folder / "config.json").is_file():

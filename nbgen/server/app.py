@@ -311,6 +311,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             await self.engine.load()
         except NbgenError as error:
             self.log.error("The model was not loaded: %s", error.message)
+        except Exception as fault:  # or else it would be starting for ever
+            self.engine.abandon(fault)
 
     def _announce(self) -> None:
         """Tell kernels where this server is: a file with the key, and a variable without."""

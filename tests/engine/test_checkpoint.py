@@ -1,6 +1,7 @@
 """What cannot be loaded is refused with words, before anything of it runs."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
+from nbgen import model_files
 from nbgen.engine import checkpoint
 from nbgen.engine.loader import _foreign_errors, context_length
 from nbgen.engine_config import EngineConfig
@@ -24,6 +26,9 @@ from nbgen.errors import ModelError
 from nbgen.model_files import _check_type, model_folder, stamp, weight_files
 from tests.conftest import edit
 from tests.engine.conftest import build
+
+#: A user who owns nothing here.
+NOBODY = 65_534
 
 
 @pytest.fixture
@@ -75,6 +80,24 @@ def test_code_in_the_folder_is_not_run(folder: Path, file: str) -> None:
     (folder / "evil.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ModelError, match="does not run code"):
         find(folder)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])
+def test_a_folder_that_may_not_be_read_is_said_to_be_one(
+    folder: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)  # so that nobody else than root need pass the folders above
+    folder.parent.chmod(0o755)
+    folder.chmod(mode)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        with pytest.raises(ModelError, match="model cannot be read: Permission denied"):
+            model_files.check("model")
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
 
 
 def test_pickles_are_not_opened(folder: Path) -> None:

@@ -91,6 +91,15 @@ def test_a_request_tries_again_what_could_not_be_loaded_at_the_start(tiny_model:
         server.stop()
 
 
+def test_a_fault_that_nobody_foresaw_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/" + "x" * 300)  # no system has such a name
+    server = Server(tmp_path, "--model=owner/name")
+    try:
+        wait_for(lambda: server.model()["state"] == "failed", "the load fails", 20)
+    finally:
+        server.stop()
+
+
 def test_the_root_says_that_it_runs(failed: Server) -> None:
     answer, words = failed.http.get(failed.root), f"nbgen {nbgen.__version__} is running; /nbgen/ lists its routes"
     assert (answer.status_code, answer.json()) == (200, words)
