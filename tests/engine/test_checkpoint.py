@@ -252,6 +252,19 @@ def test_defaults_that_no_request_may_have_are_left_out(folder: Path, caplog: py
         assert name in words
 
 
+@pytest.mark.parametrize("odd", [[[1]], {"a": 1}, "2", True, [1.5, "x"]])
+def test_ends_that_are_no_tokens_are_left_out(folder: Path, odd: object, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": odd}))
+    assert build(folder).engine._launcher._sampler.eos_ids == {0}
+    assert "eos_token_id holds" in caplog.text
+
+
+def test_generation_settings_that_transformers_refuses_are_blamed_themselves(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"cache_implementation": "nosuch"}))
+    with pytest.raises(ModelError, match=r"the generation_config\.json of .* cannot be read"):
+        build(folder)
+
+
 def change(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     weights = load_file(folder / "model.safetensors")
     change(weights)
@@ -288,6 +301,12 @@ def test_a_context_that_was_stretched_is_as_long_as_it_was_stretched(kind: str, 
     positions = {"rope_type": kind, "rope_theta": 10_000.0} | ({"factor": 4.0} if kind == "linear" else {})
     config = LlamaConfig(max_position_embeddings=128, max_sequence_length=512, rope_parameters=positions)
     assert context_length(config, EngineConfig()) == length
+
+
+def test_a_context_without_room_is_refused(folder: Path) -> None:
+    edit(folder / "config.json", max_position_embeddings=-1)
+    with pytest.raises(ModelError, match=r"config\.json of .* has room for -1 tokens: it must be 1 or more"):
+        build(folder)
 
 
 def test_a_name_that_is_no_unicode_is_refused() -> None:
