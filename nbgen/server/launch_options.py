@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from itertools import takewhile
-from typing import Any
+from typing import Any, NoReturn
 
 from traitlets import Dict
+from traitlets.config.loader import KVArgParseConfigLoader
 
 from nbgen.engine_config import EngineConfig
 
@@ -107,9 +109,32 @@ def command(config: EngineConfig) -> str:
     return " ".join(words)
 
 
-def refuse_foreign(arguments: Iterable[str]) -> None:
-    """End with words about an option that only SGLang's launcher has."""
+def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
+    """End with words about a command, an option that only SGLang's launcher has, or a trait that NbgenApp has not."""
+    if arguments and not arguments[0].startswith("-"):
+        sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
+    known = {f"NbgenApp.{trait}" for trait in traits}
     for argument in takewhile(lambda argument: argument != "--", arguments):
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in REFUSED:
             sys.exit(f"nbgen has no --{name}: {REFUSED[name]}")
+        if argument.startswith("--NbgenApp.") and name.count(".") == 1 and name not in known:
+            _refuse(name, known)
+
+
+def _refuse(name: str, known: Iterable[str]) -> NoReturn:
+    meant = "".join(f"; did you mean --{near}?" for near in get_close_matches(name, known, 1))
+    sys.exit(f"nbgen has no --{name}{meant or ': --help-all lists what it has'}")
+
+
+class OptionsAlone(KVArgParseConfigLoader):
+    """What `jupyter nbgen` reads its command line with: what is no option of it ends it with words."""
+
+    def _handle_unrecognized_alias(self, arg: str) -> None:
+        _refuse(arg, [*self.aliases, *self.flags])
+
+    def _convert_to_config(self) -> None:
+        super()._convert_to_config()
+        if self.extra_args:
+            words = "nbgen has options only; a model is named by --model=FOLDER"
+            sys.exit(f"{self.extra_args[0]!r} is no option: {words}")
