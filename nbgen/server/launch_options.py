@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -12,6 +12,8 @@ from traitlets import Dict
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from nbgen.engine_config import EngineConfig
+from nbgen.server.engine_options import EngineOptions
+from nbgen.server.life_options import LifeOptions
 
 
 class JsonDict(Dict):
@@ -113,7 +115,7 @@ def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
     """End with words about a command, an option that only SGLang's launcher has, or a trait that NbgenApp has not."""
     if arguments and not arguments[0].startswith("-"):
         sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
-    known = {f"NbgenApp.{trait}" for trait in traits}
+    known = {name: name for name in (f"NbgenApp.{trait}" for trait in traits)}
     for argument in takewhile(lambda argument: argument != "--", arguments):
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in REFUSED:
@@ -122,8 +124,9 @@ def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
             _refuse(name, known)
 
 
-def _refuse(name: str, known: Iterable[str]) -> NoReturn:
-    meant = "".join(f"; did you mean --{near}?" for near in get_close_matches(name, known, 1))
+def _refuse(name: str, known: Mapping[str, str]) -> NoReturn:
+    """`known` are the options that there are, by what somebody may have meant them with."""
+    meant = "".join(f"; did you mean --{known[near]}?" for near in get_close_matches(name, known, 1))
     sys.exit(f"nbgen has no --{name}{meant or ': --help-all lists what it has'}")
 
 
@@ -131,7 +134,10 @@ class OptionsAlone(KVArgParseConfigLoader):
     """What `jupyter nbgen` reads its command line with: what is no option of it ends it with words."""
 
     def _handle_unrecognized_alias(self, arg: str) -> None:
-        _refuse(arg, [*self.aliases, *self.flags])
+        names = [*EngineOptions.class_trait_names(config=True), *LifeOptions.class_trait_names(config=True)]
+        _refuse(
+            arg, {name: f"NbgenApp.{name}" for name in names} | {name: name for name in (*self.aliases, *self.flags)}
+        )
 
     def _convert_to_config(self) -> None:
         super()._convert_to_config()

@@ -190,6 +190,7 @@ def test_an_option_of_sglangs_that_means_nothing_here_is_refused_with_words(argu
         (["--device=cpu", "./my-model"], "'./my-model' is no option: .* a model is named by --model=FOLDER"),
         (["--device=cpu", "--", "my-model"], "'my-model' is no option"),
         (["--modle=/x"], "nbgen has no --modle; did you mean --model?"),
+        (["--autoload=False"], "nbgen has no --autoload; did you mean --NbgenApp.autoload?"),
         (["--foo=bar"], "nbgen has no --foo: --help-all lists what it has"),
         (["--NbgenApp.max_runing=1"], "nbgen has no --NbgenApp.max_runing; did you mean --NbgenApp.max_running?"),
     ],
