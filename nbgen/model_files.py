@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import is_whole
@@ -21,6 +23,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: What peft saves an adapter in.
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
+TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 #: What tokenizers keep their tokens in; `tokenizer_config.json` holds none.
 VOCABULARIES = ("tokenizer*.json", "*.model", "*vocab*", "*.spm", "*.tiktoken", "*tekken*", "*.codes", "*.tokenizer")
 #: Of those whose tokens are bytes or characters, and which have no such file.
@@ -32,6 +35,8 @@ HUB_ID_LENGTH = 96
 
 #: Names, sizes and times of the files in a folder.
 Stamp = frozenset[tuple[str, int, int]]
+#: Looks at no more than it must: a tokenizer may have many megabytes.
+_object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def model_folder(name: str) -> Path | None:
@@ -76,6 +81,14 @@ def _is_hub_id(name: str) -> bool:
 
 def check_files(folder: Path, name: str) -> None:
     """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
+    try:
+        os.listdir(folder)  # what may not be listed would look empty
+        _check_files(folder, name)
+    except OSError as error:
+        raise ModelError(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _check_files(folder: Path, name: str) -> None:
     _refuse_adapter(folder, name)
     _refuse_other_formats(folder, name)
     if not (folder / "config.json").is_file():
@@ -87,12 +100,14 @@ def check_files(folder: Path, name: str) -> None:
         raise two_parts(name, model_type)
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{name} has no weights: no *.safetensors file is there")
+    _refuse_no_files(folder, name)
     _check_shards(folder, name)
     if "transformers_weights" not in architecture:
         _check_file_names(folder, name)
     _refuse_code(folder, name)
     _check_type(model_type, name)
     _check_tokenizer(folder, architecture, name)
+    _check_template(folder, name)
     _check_weights(folder, name)
 
 
@@ -114,7 +129,9 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
         raise ModelError(f"{path.name} of {name} is damaged: it is not JSON") from None
     except OSError as error:
         raise ModelError(f"{path.name} of {name} cannot be read: {error.strerror}") from None
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        raise ModelError(f"{path.name} of {name} is damaged: it holds no JSON object")
+    return content
 
 
 def _refuse_adapter(folder: Path, name: str) -> None:
@@ -145,6 +162,8 @@ def shards(folder: Path, name: str) -> list[str]:
     found = read_json(folder / INDEX, name).get("weight_map", {})
     if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()):
         raise ModelError(f"{INDEX} of {name} is damaged: its weight_map does not give each weight a file")
+    if outside := [shard for shard in found.values() if os.path.isabs(shard) or ".." in Path(shard).parts]:
+        raise ModelError(f"{INDEX} of {name} names {outside[0]!r}, which is not in the model's folder")
     return sorted(set(found.values()))
 
 
@@ -156,6 +175,16 @@ def _check_file_names(folder: Path, name: str) -> None:
     if more:
         raise ModelError(f"{name} has no {INDEX}, which says what is in {first} and {len(more)} more: download it too")
     raise ModelError(f"the weights of {name} are in {first}, and are read from {WHOLE}: rename the file")
+
+
+def _refuse_no_files(folder: Path, name: str) -> None:
+    """Of copied links, and of what would be waited for."""
+    for path in weight_files(folder):
+        if os.path.islink(path) and not os.path.exists(path):
+            words = "download it again, or copy the folder with `cp -L`"
+            raise ModelError(f"{path.name} of {name} is a link to what is not there: {words}")
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ModelError(f"{path.name} of {name} is no file: download it again")
 
 
 def _check_shards(folder: Path, name: str) -> None:
@@ -182,6 +211,11 @@ def _check_weights(folder: Path, name: str) -> None:
 
 
 def _check_tokenizer(folder: Path, architecture: dict[str, Any], name: str) -> None:
+    if (folder / TOKENIZER).is_file():
+        try:
+            _object_decoder.decode((folder / TOKENIZER).read_bytes())
+        except (msgspec.DecodeError, RecursionError):
+            raise ModelError(f"{TOKENIZER} of {name} is damaged: it holds no JSON object") from None
     found = {path for pattern in VOCABULARIES for path in folder.glob(pattern)}
     if found - {folder / "tokenizer_config.json"}:
         return
@@ -189,6 +223,14 @@ def _check_tokenizer(folder: Path, architecture: dict[str, Any], name: str) -> N
     kind = f"{said} {architecture.get('tokenizer_class')} {architecture['model_type']}".lower()
     if not any(each in kind for each in WITHOUT_VOCABULARY):
         raise ModelError(f"{name} has no tokenizer: no file of one, such as tokenizer.json, is there")
+
+
+def _check_template(folder: Path, name: str) -> None:
+    if (folder / TEMPLATE).is_file():
+        try:
+            (folder / TEMPLATE).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ModelError(f"{TEMPLATE} of {name} is not UTF-8: save it as that") from None
 
 
 def _check_type(model_type: str, name: str) -> None:

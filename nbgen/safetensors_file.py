@@ -24,6 +24,7 @@ class Entry(msgspec.Struct):
 
     data_offsets: tuple[int, int]
     shape: tuple[int, ...] = ()
+    dtype: str = ""
 
     @property
     def nbytes(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 DAY = 86_400
@@ -18,6 +20,8 @@ UNUSED = 60 * DAY
 ABANDONED = 3600
 #: What begins the names of folders in which something is made.
 MAKING = "tmp"
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -32,8 +36,18 @@ def cache_folder() -> Iterator[Path]:
             usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
     except OSError:
         usable = False
+    if not usable:
+        _tell_of(folder)
     with nullcontext(folder) if usable else private_folder() as found:
         yield found
+
+
+@cache
+def _tell_of(folder: Path) -> None:
+    log.warning(
+        "%s cannot be written to: each start makes anew what would be kept there. XDG_CACHE_HOME names another place",
+        folder,
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM, AutoTokenizer
+from transformers.generation.configuration_utils import GenerationConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
@@ -104,6 +105,8 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     architecture = _architecture(folder, config.model)
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
+    with _foreign_errors(config.model, "generation_config.json"):
+        GenerationConfig.from_dict(generation)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(held, size, report):
         model, parameters = _model(folder, held, config, architecture, _class_of(architecture.model_type), report)
@@ -187,7 +190,10 @@ def _tokenizer(folder: Path, name: str) -> Any:
 def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     """Every id that ends an answer by the model's configurations; either may hold one id, several or none."""
     found = (generation.get("eos_token_id"), architecture.get_text_config().eos_token_id)
-    return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
+    told = [i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
+    if odd := [i for i in told if type(i) is not int]:
+        log.warning("eos_token_id holds %s, and must hold whole numbers: that is left out", odd)
+    return {i for i in told if type(i) is int}
 
 
 def _model(
@@ -258,6 +264,8 @@ def context_length(architecture: Any, config: EngineConfig) -> int:
     stretched = (getattr(text, "rope_parameters", None) or {}).get("rope_type") == "linear"
     names = (STRETCHED, *POSITIONS) if stretched else POSITIONS
     own = next((found for name in names if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
+    if own < 1:
+        raise ModelError(f"config.json of {config.model} has room for {own} tokens: it must be 1 or more")
     if (wanted := config.context_length or own) > own:
         log.warning("context_length is %d, and the model's own is %d: longer texts are refused", wanted, own)
     return min(own, wanted)

@@ -31,6 +31,12 @@ def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Entry], na
     `auto` is the class of transformers that makes the model, `held` are the files' tensors; of damaged files there are
     none, which is the reader's to tell.
     """
+    layers = getattr(architecture.get_text_config(), "num_hidden_layers", None) or 0
+    if held and layers > len(held):  # to make them would take minutes, even without numbers
+        raise ModelError(
+            f"config.json of {name} describes {layers:,} layers, and its files hold {len(held):,} tensors: "
+            "it belongs to another model, or says too little of this one"
+        )
     described, most = _parameters(architecture, auto), _most_weights(held, description(folder, name) is not None)
     if held and described > OTHERS * most:
         raise ModelError(

@@ -6,6 +6,7 @@ and from nothing else. The folder belongs to the server's owner, who named it: i
 
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -17,12 +18,16 @@ from nbgen.errors import ModelError
 EXPORTED, SOURCE, WEIGHTS = "model.pt2", "model.py", "model.safetensors"
 PICKLES = ("model.pt", "model.pth", "model.bin", "model.ckpt")
 
+#: torch reads one exported program at a time in a process.
+_reading = threading.Lock()
+
 
 def load(folder: str, name: str, device: torch.device) -> torch.nn.Module:
     """The module in `folder`, on `device`. Raises ModelError; whatever else it raises is its own code's fault."""
     place = Path(folder)
     if (place / EXPORTED).is_file():
-        return _moved(torch.export.load(place / EXPORTED), device).module()
+        with _reading:
+            return _moved(torch.export.load(place / EXPORTED), device).module()
     if (place / SOURCE).is_file():
         return _from_source(place, name).to(device)
     found = next((file for file in PICKLES if (place / file).is_file()), None)

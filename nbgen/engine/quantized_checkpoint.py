@@ -42,7 +42,7 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
 def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None) -> None:
     """Raises ModelError for a format that is not read here, or is to be quantized again; `held` are its tensors."""
     if (described := description(folder, name)) is None:
-        return
+        return _refuse_integers(held, name)
     method = str(described.get("quant_method") or "bitsandbytes")  # the one that older files do not name
     if method not in READERS.keys() | WRITTEN_OUT:
         known = ", ".join(sorted(READERS.keys() | WRITTEN_OUT))
@@ -56,6 +56,16 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
         raise ModelError(f"{name} was quantized by an old torchao, in a way that is no longer read: quantize it again")
     if method in ("fp8", "mxfp8"):
         _check_blocks(held, name, described.get("weight_block_size"))
+
+
+def _refuse_integers(held: dict[str, Entry], name: str) -> None:
+    """They would be taken for the weights themselves, where nothing says what they stand for."""
+    whole = [tensor for tensor, entry in held.items() if tensor.endswith(".weight") and entry.dtype[:1] in ("I", "U")]
+    if whole:
+        raise ModelError(
+            f"{name} holds whole numbers ({held[whole[0]].dtype}) for {whole[0]}, and its config.json has no "
+            "quantization_config that says what they stand for"
+        )
 
 
 def _check_blocks(held: dict[str, Entry], name: str, block: Any) -> None:

@@ -24,7 +24,7 @@ from jupyter_server.auth import AllowAllAuthorizer, IdentityProvider
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
-from traitlets import Bool, Dict, Float, Int, TraitError, Unicode, default, validate
+from traitlets import Bool, Dict, Int, TraitError, Unicode, default, validate
 
 import nbgen
 from nbgen.errors import InvalidRequest, NbgenError
@@ -32,7 +32,7 @@ from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server.engine_client import EngineClient
-from nbgen.server.engine_options import EngineOptions
+from nbgen.server.engine_options import Count, EngineOptions, Seconds
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
 from nbgen.server.idle_unload import IdleUnload
 from nbgen.server.language_model import LanguageModel
@@ -73,10 +73,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
     aliases: Any = ExtensionApp.aliases | ALIASES
     flags: Any = ExtensionApp.flags | FLAGS
 
-    reader_seconds = Float(30.0, help="Seconds a reader may take nothing before its connection is closed.").tag(
-        config=True
-    )
-    stream_interval = Int(1, min=1, help="Tokens between two chunks of /generate's streams.").tag(config=True)
+    reader_seconds = Seconds(30.0, help="Seconds a reader may take nothing before it is cut off.").tag(config=True)
+    stream_interval = Count(1, min=1, help="Tokens between two chunks of /generate's streams.").tag(config=True)
     incremental_streaming_output = Bool(
         False, help="Let the chunks of /generate's streams hold what is new, not all there is."
     ).tag(config=True)
@@ -122,6 +120,13 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             raise TraitError(f"preferred_sampling_params: {error.message}") from None
         return wanted
 
+    @validate("model_repository")
+    def _folder_of_modules(self, proposal: Any) -> str:
+        folder: str = proposal["value"]
+        if folder and not os.path.isdir(os.path.expanduser(folder)):
+            raise TraitError(f"model_repository: there is no folder {folder!r}")
+        return folder
+
     @default("static_paths")
     def _panel(self) -> list[str]:
         return [str(Path(nbgen.__file__).parent / "notebook" / "static")]
@@ -150,9 +155,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
     @classmethod
     def launch_instance(cls, argv: list[str] | None = None, **kwargs: Any) -> None:
         arguments = sys.argv[1:] if argv is None else argv
-        if arguments and not arguments[0].startswith("-"):
-            sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
-        refuse_foreign(arguments)
+        refuse_foreign(arguments, cls.class_trait_names(config=True))
         super().launch_instance(argv, **kwargs)  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -311,6 +314,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             await self.engine.load()
         except NbgenError as error:
             self.log.error("The model was not loaded: %s", error.message)
+        except Exception as fault:  # or else it would be starting for ever
+            self.engine.abandon(fault)
 
     def _announce(self) -> None:
         """Tell kernels where this server is: a file with the key, and a variable without."""

@@ -182,12 +182,15 @@ class EngineLife:
             self._life.add_done_callback(self._life_ended)
 
     def _life_ended(self, life: asyncio.Task[None]) -> None:
-        """A fault of our own must not leave anybody waiting."""
         if not life.cancelled() and (fault := life.exception()) is not None:
-            self._log.error("The engine's client failed", exc_info=fault)
-            self.kill()
-            self._lost()
-            self._give_up(InternalError("internal error; the server's log has it"))
+            self.abandon(fault)
+
+    def abandon(self, fault: BaseException) -> None:
+        """A fault of our own must not leave anybody waiting."""
+        self._log.error("The engine's client failed", exc_info=fault)
+        self.kill()
+        self._lost()
+        self._give_up(InternalError("internal error; the server's log has it"))
 
     async def _live(self) -> None:
         """Processes one after another, until one is stopped on purpose, cannot load, or crashed too often."""

@@ -78,7 +78,8 @@ class EngineProcess(EngineChannel):
             if force is not None:
                 self._signal(force)
         self._signal(signal.SIGKILL)  # what the child may have left in its group
-        await self._log_pump
+        with contextlib.suppress(TimeoutError):  # what left its group may hold the pipe open for ever
+            await asyncio.wait_for(self._log_pump, GROUP_SECONDS)
         await self._reap_group()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -122,13 +123,15 @@ class EngineProcess(EngineChannel):
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
         decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
-        while chunk := await reader.read(2**16):
-            *lines, rest = re.split(r"[\r\n]+", rest + decoder.decode(chunk))
-            rest = rest[-LONGEST_LINE:]
-            for line in lines:
-                self._keep(line)
-        self._keep(rest + decoder.decode(b"", final=True))
-        transport.close()
+        try:
+            while chunk := await reader.read(2**16):
+                *lines, rest = re.split(r"[\r\n]+", rest + decoder.decode(chunk))
+                rest = rest[-LONGEST_LINE:]
+                for line in lines:
+                    self._keep(line)
+        finally:
+            self._keep(rest + decoder.decode(b"", final=True))
+            transport.close()
 
     def _keep(self, line: str) -> None:
         if line.strip():

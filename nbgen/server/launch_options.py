@@ -3,13 +3,17 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import takewhile
-from typing import Any
+from typing import Any, NoReturn
 
 from traitlets import Dict
+from traitlets.config.loader import KVArgParseConfigLoader
 
 from nbgen.engine_config import EngineConfig
+from nbgen.server.engine_options import EngineOptions
+from nbgen.server.life_options import LifeOptions
 
 
 class JsonDict(Dict):
@@ -107,9 +111,36 @@ def command(config: EngineConfig) -> str:
     return " ".join(words)
 
 
-def refuse_foreign(arguments: Iterable[str]) -> None:
-    """End with words about an option that only SGLang's launcher has."""
+def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
+    """End with words about a command, an option that only SGLang's launcher has, or a trait that NbgenApp has not."""
+    if arguments and not arguments[0].startswith("-"):
+        sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
+    known = {name: name for name in (f"NbgenApp.{trait}" for trait in traits)}
     for argument in takewhile(lambda argument: argument != "--", arguments):
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in REFUSED:
             sys.exit(f"nbgen has no --{name}: {REFUSED[name]}")
+        if argument.startswith("--NbgenApp.") and name.count(".") == 1 and name not in known:
+            _refuse(name, known)
+
+
+def _refuse(name: str, known: Mapping[str, str]) -> NoReturn:
+    """`known` are the options that there are, by what somebody may have meant them with."""
+    meant = "".join(f"; did you mean --{known[near]}?" for near in get_close_matches(name, known, 1))
+    sys.exit(f"nbgen has no --{name}{meant or ': --help-all lists what it has'}")
+
+
+class OptionsAlone(KVArgParseConfigLoader):
+    """What `jupyter nbgen` reads its command line with: what is no option of it ends it with words."""
+
+    def _handle_unrecognized_alias(self, arg: str) -> None:
+        names = [*EngineOptions.class_trait_names(config=True), *LifeOptions.class_trait_names(config=True)]
+        _refuse(
+            arg, {name: f"NbgenApp.{name}" for name in names} | {name: name for name in (*self.aliases, *self.flags)}
+        )
+
+    def _convert_to_config(self) -> None:
+        super()._convert_to_config()
+        if self.extra_args:
+            words = "nbgen has options only; a model is named by --model=FOLDER"
+            sys.exit(f"{self.extra_args[0]!r} is no option: {words}")

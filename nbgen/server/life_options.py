@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from traitlets import Bool, Float, Unicode
+from traitlets import Bool, Unicode
 from traitlets.config import Configurable
+
+from nbgen.server.engine_options import Seconds
 
 
 class LifeOptions(Configurable):
@@ -13,10 +15,9 @@ class LifeOptions(Configurable):
         help="Load the model, and the modules of model_repository, when the server starts. On for `jupyter nbgen`, off "
         "inside Jupyter, where the first request loads it."
     ).tag(config=True)
-    idle_unload_seconds = Float(
+    idle_unload_seconds = Seconds(
         None,
         allow_none=True,
-        min=0,
         help="Seconds without a request after which the model is unloaded: its processes end, and all of their memory "
         "is free. The next request loads it again. None: never.",
     ).tag(config=True)

@@ -25,6 +25,8 @@ class Models:
         self._engine = engine
         self._folder = folder
         self._modules: dict[str, TensorModel] = {}
+        #: What is wrong with a module that nobody can ask, since the language model has its name.
+        self._namesake = ""
         self._take(repository.scan(folder))
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -56,13 +58,10 @@ class Models:
             module.awaited = True
 
     async def load_modules(self, log: Logger) -> None:
-        """Load the repository's modules one after another; the log, and each one's reason, say which cannot be."""
-        for name in list(self._modules):
-            try:
-                if (module := self._modules.get(name)) is not None:
-                    await module.load_at_start()
-            except NbgenError as error:
-                log.error("%s", error.message)
+        """Load the repository's modules beside each other; the log, and each one's reason, say which cannot be."""
+        if self._namesake:
+            log.error("%s", self._namesake)
+        await asyncio.gather(*(_load_at_start(module, log) for module in self._modules.values()))
 
     async def load(self, name: str) -> None:
         """Load a model by its configured name, as its folder has it now. Raises InvalidRequest, Unavailable."""
@@ -75,6 +74,8 @@ class Models:
             model = self.find(name)
         except NotFound:
             raise InvalidRequest(f"failed to load '{name[:200]}', no such model is configured") from None
+        if self._namesake and model is self.language_model:
+            raise InvalidRequest(self._namesake)
         await model.load()
 
     async def unload(self, name: str) -> None:
@@ -87,8 +88,12 @@ class Models:
 
     def _take(self, entries: list[Entry], name: str | None = None) -> None:
         """Take in what the folder holds, or held: all of it, or one model anew. What is loaded outlives its folder."""
+        own = self.language_model.spec.name
+        twins = any(entry.name == own for entry in entries)
+        words = f"failed to load the module '{own}': that is the language model's own name: give the module another"
+        self._namesake = words if twins else ""
         for entry in entries:
-            if entry.name == self.language_model.spec.name or name not in (None, entry.name):
+            if entry.name == own or name not in (None, entry.name):
                 continue
             if entry.name in self._modules:
                 self._modules[entry.name].configure(entry)
@@ -98,3 +103,10 @@ class Models:
             module = self._modules[gone]
             if gone == name or not (module.loaded or module.is_loading):
                 self._modules.pop(gone).leave()
+
+
+async def _load_at_start(module: TensorModel, log: Logger) -> None:
+    try:
+        await module.load_at_start()
+    except NbgenError as error:
+        log.error("%s", error.message)

@@ -10,9 +10,10 @@ from typing import Any
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
-from traitlets import Int
 
 from nbgen.server.connections import LimitedHTTPServer
+from nbgen.server.engine_options import Count
+from nbgen.server.launch_options import OptionsAlone
 
 
 class StandaloneServerApp(ServerApp):
@@ -25,7 +26,12 @@ class StandaloneServerApp(ServerApp):
     #: Without the extension, or with other options than those that were given, there is nothing to serve.
     reraise_server_extension_failures = True
 
-    max_connections = Int(512, min=1, help="Connections that are open at a time; one more is refused.").tag(config=True)
+    max_connections = Count(512, min=1, help="Connections that are open at a time; one more is refused.").tag(
+        config=True
+    )
+
+    def _create_loader(self, argv: Any, aliases: Any, flags: Any, classes: Any) -> OptionsAlone:
+        return OptionsAlone(argv, aliases, flags, classes=classes, log=self.log, subcommands=self.subcommands)
 
     def init_configurables(self) -> None:
         try:

@@ -42,6 +42,10 @@ class Loaded(NamedTuple):
     generation: int
 
 
+class EndedTogether(EngineStopped):
+    """The process ended while it loaded several modules: it may have been another one's doing."""
+
+
 class TensorEngine:
     """One process for all modules. `generation` is its number, or the next one's: what earlier ones loaded is gone."""
 
@@ -52,27 +56,41 @@ class TensorEngine:
         self._process: EngineProcess | None = None
         self._life: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        #: Of loads one at a time: a module that ends the process takes no other one's load along.
+        #: Of loads that are tried once more, one at a time: what ends the process shall take no other one along.
         self._loading = asyncio.Lock()
         self._loads = Replies[ModuleState]()
         self._answers = Replies[Result]()
         self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
         self._closed = False
 
+    @property
+    def queue_seconds(self) -> float | None:
+        """For how long a request may wait for its turn."""
+        return self._config.queue_seconds
+
     async def load(self, spec: ModelSpec, folder: str) -> Loaded:
-        """Load a module, or load it again. Raises Unavailable with the reason why not: what was there stays then."""
-        async with self._loading:
-            process, rid = await self._started(), uuid.uuid4().hex
-            generation = self.generation
-            process.send(LoadModule(rid=rid, spec=spec, folder=folder))
-            try:
-                state = await asyncio.wait_for(self._loads.ask(rid), LOAD_SECONDS)
-            except TimeoutError:
-                raise Unavailable(f"it takes longer than {LOAD_SECONDS:g} seconds") from None
-            finally:
-                if rid in self._loads:  # whoever asked is gone, too
-                    self._loads.forget(rid)
-                    process.send(AbortRequest(rid=rid))
+        """Load a module, or load it again, beside others. Raises Unavailable with the reason why not.
+
+        What was there stays then. Where several loads end with the process, each is tried once more.
+        """
+        try:
+            return await self._load(spec, folder)
+        except EndedTogether:
+            async with self._loading:
+                return await self._load(spec, folder)
+
+    async def _load(self, spec: ModelSpec, folder: str) -> Loaded:
+        process, rid = await self._started(), uuid.uuid4().hex
+        generation = self.generation
+        process.send(LoadModule(rid=rid, spec=spec, folder=folder))
+        try:
+            state = await asyncio.wait_for(self._loads.ask(rid), LOAD_SECONDS)
+        except TimeoutError:
+            raise Unavailable(f"it takes longer than {LOAD_SECONDS:g} seconds") from None
+        finally:
+            if rid in self._loads:  # whoever asked is gone, too
+                self._loads.forget(rid)
+                process.send(AbortRequest(rid=rid))
         if state.error is not None:
             raise Unavailable(state.error)
         return Loaded(state.device, generation)
@@ -149,7 +167,7 @@ class TensorEngine:
         loads, answers = self._loads.taken(), self._answers.taken()
         ended = await process.end(STOP_PATIENCE)
         words = "the server is stopping" if self._closed else f"the process for modules stopped ({ended})"
-        loads.lost(EngineStopped(words))
+        loads.lost((EndedTogether if len(loads) > 1 else EngineStopped)(words))
         answers.lost(EngineStopped(words))
 
     def _hear(self, messages: list[FromEngine]) -> None:

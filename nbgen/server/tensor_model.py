@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
-from nbgen.errors import Unavailable
+from nbgen.errors import NbgenError, Unavailable, anew
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
 from nbgen.protocols.kserve_checks import batch_size
 from nbgen.protocols.kserve_metadata import ModelState
@@ -38,6 +38,8 @@ class TensorModel(ServedModel):
         self._load_seconds = 0.0
         self._error = entry.error
         self._loading = asyncio.Lock()
+        #: The load that requests wait for.
+        self._coming: asyncio.Task[None] | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -106,13 +108,28 @@ class TensorModel(ServedModel):
         self._engine.unload(self.entry.name)
 
     async def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
-        await self._ensure_loaded()
+        await self._wait_until_loaded()
         spec = self.spec
         wanted = [output.name for output in inference.outputs] or [output.name for output in spec.outputs]
         inputs = list(inference.inputs.values())
         result = await self._engine.infer(spec.name, inputs, wanted, inference.timeout_us)
         response = InferenceResponse(model_name=spec.name, model_version=spec.version, outputs=_outputs(result))
         yield response, _timing(result, batch_size(inference, spec))
+
+    async def _wait_until_loaded(self) -> None:
+        """For as long as a request may wait; the load goes on for those who ask later."""
+        if self.loaded and not self.is_loading:
+            return
+        if self._coming is None or self._coming.done():
+            self._coming = asyncio.create_task(self._ensure_loaded())
+            self._coming.add_done_callback(lambda coming: coming.cancelled() or coming.exception())
+        done, _ = await asyncio.wait({self._coming}, timeout=self._engine.queue_seconds)
+        if not done:
+            raise Unavailable(f"'{self.entry.name}' is loading: ask again later")
+        try:
+            self._coming.result()
+        except NbgenError as error:
+            raise anew(error) from None
 
     async def _ensure_loaded(self) -> None:
         if self.loaded and not self.is_loading:

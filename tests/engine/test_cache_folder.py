@@ -4,7 +4,9 @@ import os
 import time
 from pathlib import Path
 
-from nbgen.engine.cache_folder import keep, keep_sealed, sealed
+import pytest
+
+from nbgen.engine.cache_folder import cache_folder, keep, keep_sealed, sealed
 
 HOUR, DAY = 3600, 86_400
 
@@ -31,3 +33,14 @@ def test_what_is_in_use_is_noted_once_a_day(tmp_path: Path) -> None:
         before = aged(kept, age).stat().st_mtime
         assert sealed(tmp_path, "one.so") == kept
         assert (kept.stat().st_mtime > before) == noted
+
+
+def test_where_nothing_can_be_kept_the_log_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "nbgen").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for _ in range(2):
+        with cache_folder() as found:
+            assert found != tmp_path / "nbgen"
+    assert caplog.text.count(f"{tmp_path}/nbgen cannot be written to: each start makes anew") == 1

@@ -1,6 +1,7 @@
 """What cannot be loaded is refused with words, before anything of it runs."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
+from nbgen import model_files
 from nbgen.engine import checkpoint
 from nbgen.engine.loader import _foreign_errors, context_length
 from nbgen.engine_config import EngineConfig
@@ -24,6 +26,9 @@ from nbgen.errors import ModelError
 from nbgen.model_files import _check_type, model_folder, stamp, weight_files
 from tests.conftest import edit
 from tests.engine.conftest import build
+
+#: A user who owns nothing here.
+NOBODY = 65_534
 
 
 @pytest.fixture
@@ -75,6 +80,24 @@ def test_code_in_the_folder_is_not_run(folder: Path, file: str) -> None:
     (folder / "evil.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ModelError, match="does not run code"):
         find(folder)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])
+def test_a_folder_that_may_not_be_read_is_said_to_be_one(
+    folder: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)  # so that nobody else than root need pass the folders above
+    folder.parent.chmod(0o755)
+    folder.chmod(mode)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        with pytest.raises(ModelError, match="model cannot be read: Permission denied"):
+            model_files.check("model")
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
 
 
 def test_pickles_are_not_opened(folder: Path) -> None:
@@ -229,6 +252,19 @@ def test_defaults_that_no_request_may_have_are_left_out(folder: Path, caplog: py
         assert name in words
 
 
+@pytest.mark.parametrize("odd", [[[1]], {"a": 1}, "2", True, [1.5, "x"]])
+def test_ends_that_are_no_tokens_are_left_out(folder: Path, odd: object, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": odd}))
+    assert build(folder).engine._launcher._sampler.eos_ids == {0}
+    assert "eos_token_id holds" in caplog.text
+
+
+def test_generation_settings_that_transformers_refuses_are_blamed_themselves(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"cache_implementation": "nosuch"}))
+    with pytest.raises(ModelError, match=r"the generation_config\.json of .* cannot be read"):
+        build(folder)
+
+
 def change(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     weights = load_file(folder / "model.safetensors")
     change(weights)
@@ -265,6 +301,12 @@ def test_a_context_that_was_stretched_is_as_long_as_it_was_stretched(kind: str, 
     positions = {"rope_type": kind, "rope_theta": 10_000.0} | ({"factor": 4.0} if kind == "linear" else {})
     config = LlamaConfig(max_position_embeddings=128, max_sequence_length=512, rope_parameters=positions)
     assert context_length(config, EngineConfig()) == length
+
+
+def test_a_context_without_room_is_refused(folder: Path) -> None:
+    edit(folder / "config.json", max_position_embeddings=-1)
+    with pytest.raises(ModelError, match=r"config\.json of .* has room for -1 tokens: it must be 1 or more"):
+        build(folder)
 
 
 def test_a_name_that_is_no_unicode_is_refused() -> None:

@@ -12,7 +12,7 @@ from compressed_tensors.quantization import (
     QuantizationScheme,
     apply_quantization_config,
 )
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from nbgen.engine import device
@@ -133,4 +133,16 @@ def test_other_files_are_not_opened(folder: Path, file: str, configured: bool) -
     if not configured:
         (folder / "config.json").unlink()
     with pytest.raises(ModelError, match=f"safetensors only, and .* holds {file}"):
+        build(folder)
+
+
+def test_whole_numbers_are_no_weights_where_nothing_says_what_they_stand_for(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    assert build(folder).model.parameters
+    save_file(
+        {name: tensor.view(torch.int32) for name, tensor in weights.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+    with pytest.raises(ModelError, match=r"holds whole numbers \(I32\) for .*\.weight, and .* no quantization_config"):
         build(folder)

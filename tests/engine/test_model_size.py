@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nbgen.engine import memory
+from nbgen.engine import memory, model_size
 from nbgen.engine.loader import load, load_embedding
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
@@ -19,11 +19,18 @@ from tests.engine.conftest import build
 def test_a_configuration_without_sizes_makes_no_model_of_28_gigabytes(
     architecture: dict[str, str], read: object, tmp_path: Path
 ) -> None:
-    (save_model(tmp_path) / "config.json").write_text(json.dumps(architecture))
+    (save_model(tmp_path) / "config.json").write_text(json.dumps(architecture | {"num_hidden_layers": 20}))
     with pytest.raises(
         ModelError, match=r"describes a model of [\d,]{13,} weights, and its files hold 107,328: it bel"
     ):
         read(EngineConfig(model=str(tmp_path)), lambda *_: None)
+
+
+def test_more_layers_than_tensors_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(save_model(tmp_path) / "config.json", num_hidden_layers=100_000)
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: pytest.fail("it takes minutes"))
+    with pytest.raises(ModelError, match="describes 100,000 layers, and its files hold 21 tensors: it belongs to"):
+        build(tmp_path)
 
 
 def test_what_is_nearly_all_there_is_told_by_name(tmp_path: Path) -> None:

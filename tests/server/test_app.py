@@ -12,6 +12,7 @@ import pytest
 from traitlets import TraitError
 
 from nbgen.engine_config import EngineConfig
+from nbgen.server.app import NbgenApp
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.launch_options import FLAGS
 from tests.server.conftest import Server
@@ -109,6 +110,18 @@ def test_sizes_and_times_below_nothing_are_refused(option: str) -> None:
     with pytest.raises(TraitError, match=option):
         EngineOptions(**{option: -1})
     assert getattr(EngineOptions(**{option: None}).engine_config(), option) is None
+
+
+@pytest.mark.parametrize("option", ["max_waiting", "context_length", "stream_interval"])
+def test_numbers_that_no_message_can_hold_are_refused(option: str) -> None:
+    with pytest.raises(TraitError, match=option):
+        NbgenApp(**{option: 2**63})
+
+
+@pytest.mark.parametrize("option", ["queue_seconds", "run_seconds", "reader_seconds", "idle_unload_seconds"])
+def test_a_time_that_is_no_number_is_refused(option: str) -> None:
+    with pytest.raises(TraitError, match=option):
+        NbgenApp(**{option: float("nan")})
 
 
 @pytest.mark.parametrize("ip", ["0.0.0.0", "*", ""])

@@ -156,7 +156,7 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     for name in ("meta-llama/Llama-3", "Owner/Na me", "Owner/a--b"):
         assert mortal.http.post("api/v1/model/load", json={"model": name}).status_code == 422, name
     broken = shutil.copytree(long_model, tmp_path / "broken")
-    for config, words in (("{", "not JSON"), ("[]", "no model_type"), ('{"hidden_size": 8}', "no model_type")):
+    for config, words in (("{", "not JSON"), ("[]", "no JSON object"), ('{"hidden_size": 8}', "no model_type")):
         (broken / "config.json").write_text(config)
         assert words in mortal.http.post("api/v1/model/load", json={"model": str(broken)}).text
     coded = shutil.copytree(long_model, tmp_path / "coded")

@@ -1,6 +1,9 @@
 """What a child says, line by line, and what it leaves."""
 
+import asyncio
 import logging
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +40,22 @@ async def test_what_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="Too many"):
         await EngineProcess.spawn(logging.getLogger("test"))
     assert [end.fileno() for end in pair] == [-1, -1]
+
+
+#: Leaves what the pipe is open for behind, in a session of its own.
+LEAVES = """
+import os, subprocess
+print(subprocess.Popen(["sleep", "60"], start_new_session=True).pid, flush=True)
+os._exit(3)
+"""
+
+
+async def test_what_a_child_left_elsewhere_keeps_nobody_waiting_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_process, "COMMAND", ("-c", LEAVES))
+    process = await EngineProcess.spawn(logging.getLogger("test"))
+    async with asyncio.timeout(PATIENCE / 3):
+        assert await process.end(PATIENCE) == "exit code 3"
+    os.kill(int(process.last_words()), signal.SIGKILL)
 
 
 #: Run as the first process of a container: an engine whose workers outlive it, and which processes are left in the end.

@@ -94,6 +94,32 @@ async def test_a_model_whose_configuration_is_wrong_is_refused_with_what_is_wron
     assert models.find("b").state == "UNAVAILABLE"
 
 
+async def test_a_module_of_the_language_models_name_is_refused(
+    models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, "bundled")
+    with pytest.raises(InvalidRequest, match="'bundled': that is the language model's own name: give the module"):
+        await models.load("bundled")
+    await models.load_modules(logging.getLogger("test"))
+    assert "own name" in caplog.text
+    assert [models.find(name).state for name in "abc"] == ["READY"] * 3
+
+
+async def test_a_module_that_hangs_at_the_start_holds_up_no_other(models: Models, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    source = f"import pathlib, time\nwhile pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+    (tmp_path / "a/1/model.py").write_text(source + ECHO_SOURCE.format(sleep=0))
+    starting = asyncio.create_task(models.load_modules(logging.getLogger("test")))
+    async with asyncio.timeout(PATIENCE / 2):
+        while not all(models.find(name).loaded for name in "bc"):  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert models.find("a").state == "LOADING"
+        gate.unlink()
+        await starting
+    assert models.find("a").state == "READY"
+
+
 async def test_files_that_cannot_be_read_are_a_fault_of_their_model_alone(models: Models, tmp_path: Path) -> None:
     (tmp_path / "b" / "config.toml").unlink()
     (tmp_path / "b" / "config.toml").symlink_to("/proc/self/mem")

@@ -18,12 +18,12 @@ def test_the_next_server_removes_what_one_that_was_killed_has_left(
         folder.mkdir()
     (linked / HELD).touch()
     (tmp_path / "nbgen-models-link").symlink_to(linked)
-    living, killed = (Server(tmp_path / name, "--autoload=False") for name in ("living", "killed"))
+    living, killed = (Server(tmp_path / name, "--NbgenApp.autoload=False") for name in ("living", "killed"))
     try:
         before = set(tmp_path.glob("nbgen-models-*"))
         killed.stop(signal.SIGKILL)
         assert set(tmp_path.glob("nbgen-models-*")) == before
-        Server(tmp_path / "next", "--autoload=False").stop()
+        Server(tmp_path / "next", "--NbgenApp.autoload=False").stop()
         left = set(tmp_path.glob("nbgen-models-*"))
         assert len(before - left) == 1
         assert len(left) == 3, "the folder of the one that lives, one that nobody is known to have left, and a link"

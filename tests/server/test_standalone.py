@@ -1,6 +1,7 @@
 """`jupyter nbgen` as a process of its own: what keeps it from serving, what it says meanwhile, and how it ends."""
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def test_a_folder_of_modules_that_cannot_be_looked_into_is_a_wrong_option(tmp_pa
     repository = f"--NbgenApp.model_repository={'x' * 300}"
     result = run("-m", "nbgen", "--allow-root", "--port=0", repository, folder=tmp_path)
     assert result.returncode == 1
-    assert "model_repository: no folder of modules can be used: File name too long" in result.stderr
+    assert "model_repository: there is no folder 'xxx" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -91,6 +92,15 @@ def test_a_request_tries_again_what_could_not_be_loaded_at_the_start(tiny_model:
         server.stop()
 
 
+def test_a_fault_that_nobody_foresaw_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/" + "x" * 300)  # no system has such a name
+    server = Server(tmp_path, "--model=owner/name")
+    try:
+        wait_for(lambda: server.model()["state"] == "failed", "the load fails", 20)
+    finally:
+        server.stop()
+
+
 def test_the_root_says_that_it_runs(failed: Server) -> None:
     answer, words = failed.http.get(failed.root), f"nbgen {nbgen.__version__} is running; /nbgen/ lists its routes"
     assert (answer.status_code, answer.json()) == (200, words)
@@ -120,10 +130,11 @@ def test_an_option_that_is_wrong_ends_a_server_of_its_own(tmp_path: Path) -> Non
     assert len(result.stderr.splitlines()) == 1, result.stderr
 
 
-def test_a_folder_of_media_that_is_not_there_is_a_wrong_option() -> None:
-    for folder in ("~nobody-of-this-name/x", "/nonexistent"):
-        with pytest.raises(TraitError, match="there is no folder"):
-            NbgenApp(media_root=folder)
+@pytest.mark.parametrize("option", ["media_root", "model_repository"])
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "/nonexistent", __file__])
+def test_a_folder_that_is_not_there_is_a_wrong_option(option: str, folder: str) -> None:
+    with pytest.raises(TraitError, match=f"{option}: there is no folder"):
+        NbgenApp(**{option: folder})
 
 
 @pytest.mark.parametrize("name", ["--preferred-sampling-params", "--NbgenApp.preferred_sampling_params"])
@@ -171,6 +182,24 @@ def test_an_option_of_sglangs_that_means_nothing_here_is_refused_with_words(argu
     name = argument.partition("=")[0]
     with pytest.raises(SystemExit, match=f"nbgen has no {name}: .*(sampling_seed|folder|any name)"):
         NbgenApp.launch_instance(["--model=x", argument, "5"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device=cpu", "./my-model"], "'./my-model' is no option: .* a model is named by --model=FOLDER"),
+        (["--device=cpu", "--", "my-model"], "'my-model' is no option"),
+        (["--modle=/x"], "nbgen has no --modle; did you mean --model?"),
+        (["--autoload=False"], "nbgen has no --autoload; did you mean --NbgenApp.autoload?"),
+        (["--foo=bar"], "nbgen has no --foo: --help-all lists what it has"),
+        (["--NbgenApp.max_runing=1"], "nbgen has no --NbgenApp.max_runing; did you mean --NbgenApp.max_running?"),
+    ],
+)
+def test_what_is_no_option_ends_it_with_words(tmp_path: Path, arguments: list[str], words: str) -> None:
+    result = run("-m", "nbgen", "--allow-root", "--port=0", *arguments, folder=tmp_path)
+    assert result.returncode == 1
+    assert re.search(words.replace("?", r"\?"), result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_no_name_of_an_option_has_two_meanings() -> None:

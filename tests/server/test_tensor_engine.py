@@ -10,15 +10,19 @@ import numpy as np
 import psutil
 import pytest
 import pytest_asyncio
+import torch
 
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, Unavailable
 from nbgen.messages import Tensor
+from nbgen.module_export import export
+from nbgen.protocols.inference import Inference
 from nbgen.server import repository as repositories
 from nbgen.server import tensor_engine
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
 from tests.conftest import PATIENCE, wait_for
+from tests.server.triton import ECHO_SOURCE
 
 #: A module that is made once its gate, which it puts there, is taken away.
 ENDLESS = """
@@ -113,6 +117,55 @@ async def test_a_module_that_loads_for_ever_holds_up_no_other(
     await asyncio.to_thread(wait_for, (tmp_path / "made").exists, "it is loaded after all")
     with pytest.raises(Unavailable, match="endless is not loaded"):
         await asyncio.wait_for(engine.infer("endless", inputs, ["Y"]), PATIENCE)
+
+
+async def test_modules_load_beside_one_that_loads_for_ever_and_its_requests_are_told(
+    repository: Path, tmp_path: Path
+) -> None:
+    engine = TensorEngine(EngineConfig(device="cpu", threads=1, queue_seconds=0.5), logging.getLogger("test"))
+    (tmp_path / "model.py").write_text(ENDLESS.format(gate=tmp_path / "gate"))
+    spec = echo(repository).spec
+    assert spec
+    endless = TensorModel(
+        repositories.Entry("endless", msgspec.structs.replace(spec, name="endless"), tmp_path), engine
+    )
+    ones = Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(np.ones(3, np.float32)).cast("B"))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="'endless' is loading: ask again later"):
+            async with asyncio.timeout(PATIENCE / 2):
+                await anext(endless.compute(Inference(inputs={"X": ones})))
+    assert endless.state == "LOADING"
+    assert await load(engine, repository) == "cpu"
+    await asyncio.to_thread(wait_for, (tmp_path / "gate").exists, "it loads")
+    (tmp_path / "gate").unlink()
+    async with asyncio.timeout(PATIENCE):
+        while endless.state != "READY":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await engine.close()
+
+
+async def test_who_ends_the_process_takes_no_load_along_that_is_tried_once_more(
+    engine: TensorEngine, repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text("import os, time; time.sleep(0.5); os._exit(3)")
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "model.py").write_text("import time; time.sleep(1)" + ECHO_SOURCE.format(sleep=0))
+    spec = echo(repository).spec
+    exits = asyncio.create_task(engine.load(msgspec.structs.replace(spec, name="exits"), str(tmp_path)))
+    slow = engine.load(msgspec.structs.replace(spec, name="slow"), str(tmp_path / "slow"))
+    async with asyncio.timeout(PATIENCE):
+        assert (await slow).device == "cpu"
+        with pytest.raises(EngineStopped, match="exit code 3"):
+            await exits
+
+
+async def test_exported_programs_are_loaded_at_once(engine: TensorEngine, repository: Path, tmp_path: Path) -> None:
+    for name in "abc":
+        export(tmp_path / name, torch.nn.Linear(3, 3), {"x": ("FP32", [3])}, 0)
+    spec = echo(repository).spec
+    loads = [engine.load(msgspec.structs.replace(spec, name=f"{n}"), str(tmp_path / "abc"[n % 3])) for n in range(12)]
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*loads)
 
 
 async def test_a_fault_in_hearing_leaves_nobody_waiting(
