@@ -138,6 +138,12 @@ def _parse(inference: Inference) -> Call:
     options = triton_options.gather(inference.parameters, tensors)
     triton_sampling.refuse_unsupported(options)
     stream = bool(options.get("stream", False))
+    if stream and inference.whole:
+        raise InvalidRequest(
+            f"a request with {options.written['stream']}=true has several responses, which infer cannot give: use "
+            "generate_stream, or gRPC's streaming infer",
+            field=options.written["stream"],
+        )
     echoed = _echoes(options, stream)
     outputs = _outputs(inference, options, of_ids=ids is not None)
     params = triton_sampling.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))

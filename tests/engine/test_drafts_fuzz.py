@@ -265,7 +265,9 @@ KINDS = {
 
 def place_of(kind: str, dtype: str, folder: Path) -> Place:
     changes, options, _, longest = KINDS[kind]
-    model = save_model(folder / "model", kind if kind in TAKEN else "llama", noise=0.0, tie_word_embeddings=True, **changes)
+    model = save_model(
+        folder / "model", kind if kind in TAKEN else "llama", noise=0.0, tie_word_embeddings=True, **changes
+    )
     given = {"dtype": dtype, "enable_custom_logit_processor": True}
     guessing = build(model, **given, **options)
     kept = {name: options[name] for name in options.keys() & {"quantization", "grammar_backend"}}
