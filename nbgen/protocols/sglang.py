@@ -55,9 +55,9 @@ class Generation(NamedTuple):
     requests: list[GenerateRequest]
     single: bool
     stream: bool
-    #: Tokens between two chunks of a stream; None: as the server does.
-    interval: int | None = None
-    #: Of each request, in the order of `requests`.
+    #: Of each request, in the order of `requests`: tokens between two chunks of a stream, None for as the server does.
+    intervals: Sequence[int | None] = ()
+    #: Likewise.
     media: Sequence[list[Item]] = ()
 
 
@@ -78,23 +78,24 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     _check_types(fields)
     single, prompts = _prompts(fields)
     options = [{**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), single)]
-    interval = _interval(options)
+    intervals = [_interval(option) for option in options]
     params = [_params(option) for option in options]
     _refuse_unsupported(fields)
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
-    one, single = single, single and n == 1
+    one, single = single, single and n == 1  # with n > 1 a single prompt is a batch of one
     rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one)
-    processors = _processors(fields, len(prompts), listed=not single and n == 1)
-    adapters = _adapters(fields, len(prompts), listed=not single)
+    tensors = sglang_tensors.parse_options(fields, len(prompts), single=single)
+    processors = _texts("custom_logit_processor", fields, len(prompts), listed=not single and n == 1)
+    adapters, keys, salts = (
+        _texts(name, fields, len(prompts), listed=not single) for name in ("lora_path", "extra_key", "cache_salt")
+    )
     media = sglang_media.parse(fields, len(prompts), single=one)
     stream = fields.get("stream", False)
     template = GenerateRequest(
         rid="",
-        namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
         priority=fields.get("priority") or 0,
         group=uuid.uuid4().hex,
         truncate=truncate,
@@ -113,14 +114,15 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             params=option,
             logprobs=wanted,
             tensors=inner,
-            logit_processor=processor,
+            logit_processor=processor or None,
             adapter=adapter,
+            namespace=namespace(key, salt),
         )
-        for rid, prompt, option, processor, adapter, wanted, inner in zip(
-            rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
+        for rid, prompt, option, processor, adapter, key, salt, wanted, inner in zip(
+            rids, prompts, params, processors, adapters, keys, salts, logprobs, tensors, strict=True
         )
     ]
-    return Generation(requests, single, stream, interval, media)
+    return Generation(requests, single, stream, intervals, media)
 
 
 def parse_pause(body: bytes) -> PauseMode:
@@ -191,8 +193,8 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
     ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
-    ("extra_key", "text", _is_text),
-    ("cache_salt", "text", _is_text),
+    ("extra_key", "text or a list of text", _one_or_many(_is_text_or_null)),
+    ("cache_salt", "text or a list of text", _one_or_many(_is_text_or_null)),
     ("priority", "an integer", _is_integer),
     ("routed_experts_start_len", "an integer", _is_integer),
     ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
@@ -283,8 +285,9 @@ def _options(sampling: Any, prompts: int, single: bool) -> list[dict[str, Any]]:
     """One object of sampling parameters for each prompt."""
     if not isinstance(sampling, list):
         return _told_apart(sampling or {}, prompts)
-    if single or len(sampling) != prompts:
-        count = "a single prompt, which takes one object" if single else f"{prompts} prompts"
+    several = any(_is_integer(each.get("n")) and each["n"] > 1 for each in sampling)
+    if (single and not several) or len(sampling) != prompts:
+        count = f"{prompts} prompts" if several or not single else "a single prompt, which takes one object"
         raise InvalidRequest(
             f"`sampling_params` is a list of {len(sampling)} objects for {count}", field="sampling_params"
         )
@@ -303,9 +306,8 @@ def _told_apart(sampling: dict[str, Any], prompts: int) -> list[dict[str, Any]]:
     return [{**sampling, "custom_params": each} for each in given]
 
 
-def _interval(options: list[dict[str, Any]]) -> int | None:
-    interval = next((value for option in options if (value := option.get("stream_interval")) is not None), None)
-    if interval is None:
+def _interval(options: dict[str, Any]) -> int | None:
+    if (interval := options.get("stream_interval")) is None:
         return None
     if not _is_integer(interval):
         raise ContractError("stream_interval: expected an integer", field="stream_interval")
@@ -326,15 +328,10 @@ def _params(options: dict[str, Any]) -> SamplingParams:
         raise ContractError(error.message, field=error.field) from None
 
 
-def _processors(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str | None]:
-    name = "custom_logit_processor"
-    given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default=None, listed=listed)
-    return [text or None for text in given]
-
-
-def _adapters(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
-    given = sglang_logprobs.per_prompt("lora_path", fields.get("lora_path"), prompts, default="", listed=listed)
-    return [name or "" for name in given]
+def _texts(name: str, fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
+    """One for each prompt, "" for none."""
+    given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default="", listed=listed)
+    return [text or "" for text in given]
 
 
 def _samples(params: list[SamplingParams]) -> int:

@@ -51,7 +51,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         options = self._options = self.server_options
         parse = partial(sglang.parse_generate, preferred=options.preferred, truncate=options.truncate)
         self._generation = await self.parsed(parse)
-        self._answers = _answers(self._generation, self._options.incremental)
+        self._answers = _answers(self._generation, self._options)
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)
 
@@ -63,8 +63,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         return sglang_answer.result_body(results, self._generation.single)
 
     def chunk(self, runs: list[Run]) -> bytes:
-        interval = self._generation.interval or self._options.interval
-        return b"".join(answer.chunk(sample, run.started, interval) for run, answer, sample in self._each(runs))
+        return b"".join(answer.chunk(sample, run.started) for run, answer, sample in self._each(runs))
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         return (sglang_answer.error_event(error) if error else b"") + sglang_answer.DONE
@@ -223,16 +222,21 @@ class MetricsHandler(SglangHandler):
     head = get
 
 
-def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:
+def _answers(generation: Generation, options: ServerOptions) -> list[list[Answer]]:
     """Each request's answers, numbered prompt by prompt unless the call answers one object."""
     requests = generation.requests
     places = iter(range(sum(request.params.n for request in requests)))
     return [
         [
-            Answer(request, None if generation.single else next(places), incremental=incremental)
+            Answer(
+                request,
+                None if generation.single else next(places),
+                incremental=options.incremental,
+                interval=interval or options.interval,
+            )
             for _ in range(request.params.n)
         ]
-        for request in requests
+        for request, interval in zip(requests, generation.intervals, strict=True)
     ]
 
 
