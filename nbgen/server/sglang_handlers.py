@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nbgen import __version__
@@ -22,6 +22,7 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.server import kserve_metrics, launch_options, metrics
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
+from nbgen.server.off_loop import off_loop
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
 
@@ -63,7 +64,12 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         return sglang_answer.result_body(results, self._generation.single)
 
     def chunk(self, runs: list[Run]) -> bytes:
-        return b"".join(answer.chunk(sample, run.started) for run, answer, sample in self._each(runs))
+        return _chunks(self._each(runs))
+
+    async def next_chunk(self, runs: list[Run]) -> bytes:
+        each = [(run, answer, sample.snapshot()) for run, answer, sample in self._each(runs)]
+        size = sum(sample.size for _, _, sample in each)
+        return await off_loop(size, _chunks, each)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         return (sglang_answer.error_event(error) if error else b"") + sglang_answer.DONE
@@ -220,6 +226,10 @@ class MetricsHandler(SglangHandler):
         self.finish(app.metrics.text() + kserve_metrics.text(app.models), set_content_type=metrics.CONTENT_TYPE)
 
     head = get
+
+
+def _chunks(each: Iterable[tuple[Run, Answer, Sample]]) -> bytes:
+    return b"".join(answer.chunk(sample, run.started) for run, answer, sample in each)
 
 
 def _answers(generation: Generation, options: ServerOptions) -> list[list[Answer]]:
