@@ -323,7 +323,7 @@ def _params(options: dict[str, Any]) -> SamplingParams:
     refuse_unsupported(options, UNSUPPORTED_SAMPLING)
     known = {name: value for name, value in options.items() if name in SamplingParams.__struct_fields__}
     try:
-        return SamplingParams.parse(known)
+        return SamplingParams.parse(known, empty_stops=True)
     except WrongType as error:
         raise ContractError(error.message, field=error.field) from None
 

@@ -20,6 +20,7 @@ from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
 from nbgen.protocols.json_body import MAX_DEPTH, MAX_KEYS, MalformedBody, check_surrogates
 from nbgen.protocols.json_structure import MAX_VALUES, check_structure
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
+from nbgen.protocols.triton_options import as_number
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
 
 PARAMETERS = "parameters"
@@ -115,16 +116,23 @@ def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
     if declared.datatype in tensors.BINARY_ONLY:
         raise InvalidRequest(f"input '{declared.name}' is {declared.datatype}, which JSON cannot carry")
     scalars = _scalars(value) if _is_list(value) else [_as_number(value, declared)]
-    data = tensors.from_values(scalars, declared.datatype)
+    datatype = _wide_enough(scalars, declared)
+    data = tensors.from_values(scalars, datatype)
     if len(scalars) != count:
         raise InvalidRequest(f"can not convert {len(scalars)} elements to the shape {list(shape)} of '{declared.name}'")
-    size = len(data) if declared.datatype == "BYTES" else count * ELEMENT_BYTES[declared.datatype]
+    size = len(data) if datatype == "BYTES" else count * ELEMENT_BYTES[datatype]
     if size > MAX_INPUT_BYTES:
         raise InvalidRequest(
             f"input '{declared.name}' of {size} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} "
             f"bytes. {LIMIT_WORDS}"
         )
-    return Tensor(name=declared.name, datatype=declared.datatype, shape=shape, data=data)
+    return Tensor(name=declared.name, datatype=datatype, shape=shape, data=data)
+
+
+def _wide_enough(scalars: list[Any], declared: TensorSpec) -> str:
+    """The declared datatype, or INT64 where the model takes that, too, and a number needs it."""
+    wide = declared.datatype == "INT32" and "INT64" in declared.also
+    return "INT64" if wide and any(type(each) is int and abs(each) >= 2**31 for each in scalars) else declared.datatype
 
 
 def _is_list(value: Any) -> bool:
@@ -146,7 +154,7 @@ def _as_number(value: Any, declared: TensorSpec) -> Any:
     if not isinstance(value, str) or declared.datatype in ("BYTES", "BOOL"):
         return value
     try:
-        number = float(value) if declared.datatype.startswith("FP") else int(value)
+        number = float(as_number(value)) if declared.datatype.startswith("FP") else int(as_number(value))
         return number if math.isfinite(number) else value
     except (ValueError, OverflowError):
         return value

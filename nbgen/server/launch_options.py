@@ -10,6 +10,7 @@ from typing import Any
 from traitlets import Dict
 
 from nbgen.engine_config import EngineConfig
+from nbgen.protocols.sglang_info import ServerOptions
 
 
 class JsonDict(Dict):
@@ -95,7 +96,7 @@ REFUSED: dict[str, str] = {
 }
 
 
-def command(config: EngineConfig) -> str:
+def command(config: EngineConfig, options: ServerOptions) -> str:
     """What starts a server of its own with this model and the unusual ones of these options: others may be secrets."""
     usual, words = EngineConfig(), ["jupyter nbgen"]
     named = [(trait, alias) for alias, trait in reversed(ALIASES.items()) if isinstance(trait, str)]
@@ -104,7 +105,18 @@ def command(config: EngineConfig) -> str:
         value = getattr(config, name)
         if name == "model" or value not in (None, getattr(usual, name)):
             words.append(shlex.quote(f"--{aliases.get(name, f'NbgenApp.{name}')}={value}"))
-    return " ".join(words)
+    return " ".join(words + _generate_options(options))
+
+
+def _generate_options(options: ServerOptions) -> list[str]:
+    """Those of `/generate`."""
+    given = {
+        "--incremental-streaming-output": options.incremental,
+        "--allow-auto-truncate": options.truncate,
+        f"--stream-interval={options.interval}": options.interval > 1,
+        f"--preferred-sampling-params={json.dumps(options.preferred)}": bool(options.preferred),
+    }
+    return [shlex.quote(word) for word, unusual in given.items() if unusual]
 
 
 def refuse_foreign(arguments: Iterable[str]) -> None:

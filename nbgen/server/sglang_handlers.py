@@ -208,7 +208,7 @@ class ServerInfoHandler(SglangHandler):
                 options=self.server_options,
                 limits=limits,
                 started=app.started,
-                command=launch_options.command(engine.config) if app.stands_alone else None,
+                command=launch_options.command(engine.config, self.server_options) if app.stands_alone else None,
             )
         )
 

@@ -248,6 +248,9 @@ def test_compressed_bodies_come_back() -> None:
         assert bytes(kserve_answer.decompressed(memoryview(packed), 2000)) == b"".join(body)
         with pytest.raises(InvalidRequest, match="exceeds the maximum"):
             kserve_answer.decompressed(memoryview(packed), 1999)
+        for more in (packed, b"x"):
+            with pytest.raises(InvalidRequest, match=f"{len(more)} bytes follow the compressed body's end"):
+                kserve_answer.decompressed(memoryview(packed + more), 5000)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +260,7 @@ def test_compressed_bodies_come_back() -> None:
         (np.array([3, -7, 9], np.int64), "INT64", [b"9:2", b"3:0:a"]),
         (np.array([3, 2**64 - 1, 9], np.uint64), "UINT64", [b"18446744073709551615:1:b", b"9:2"]),
         (np.array([np.nan, 1, 1], np.float32), "FP32", [b"1.000000:1:b", b"1.000000:2"]),
+        (np.array([np.nan, -np.inf, 1], np.float32), "FP32", [b"1.000000:2", b"-inf:1:b"]),
     ],
 )
 def test_classes_are_the_largest_first(array: np.ndarray, datatype: str, words: list[bytes]) -> None:

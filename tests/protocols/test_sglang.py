@@ -146,6 +146,13 @@ def test_a_list_of_custom_params_has_one_for_each_prompt() -> None:
     assert single.params.custom_params == {"a": 1}
 
 
+def test_an_empty_stop_string_counts_here() -> None:
+    assert [parse(text="a", sampling_params={"stop": given}).requests[0].params.stop for given in ("", ["", "x"])] == [
+        ("",),
+        ("", "x"),
+    ]
+
+
 def test_rids() -> None:
     assert [r.rid for r in parse(text="a", rid="x").requests] == ["x"]
     assert [r.rid for r in parse(text=["a", "b"], rid="x").requests] == ["x_0", "x_1"]

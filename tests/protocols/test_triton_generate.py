@@ -62,6 +62,17 @@ def test_other_members_become_parameters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "datatype"), [(2**31 - 1, "INT32"), (2**31, "INT64"), (f'"{2**40}"', "INT64"), (-(2**40), "INT64")]
+)
+def test_a_number_takes_as_wide_a_datatype_as_it_needs(value: int | str, datatype: str) -> None:
+    many = TensorSpec(name="max_tokens", datatype="INT32", dims=(1,), also=("INT64", "UINT32"))
+    spec = ModelSpec(name="m", inputs=(many,), outputs=())
+    (tensor,) = parse_generate(memoryview(f'{{"max_tokens": {value}}}'.encode()), spec).inputs.values()
+    assert tensor.datatype == datatype
+    assert tensors.values(tensor.data, datatype) == [int(str(value).strip('"'))]
+
+
+@pytest.mark.parametrize(
     ("body", "words"),
     [
         ('{"M": [1, 2, 3]}', r"'M' can not convert 3 elements to the shape \[-1, 2\]"),
