@@ -233,12 +233,14 @@ def _refuse_floats(fields: Mapping[str, Any]) -> None:
 
 
 def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
-    for key in entries:
+    for key, value in entries.items():
         if not (_INTEGER.fullmatch(str(key)) and -(2**63) <= int(key) < 2**63):
             shown = reprlib.repr(key)
             raise InvalidRequest(
                 f"logit_bias keys must be token ids written as integers, got {shown}", field="logit_bias"
             )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise WrongType(f"logit_bias[{key}] must be a number, got {reprlib.repr(value)}", field="logit_bias")
     return {int(key): value for key, value in entries.items()}
 
 

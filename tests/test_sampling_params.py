@@ -34,6 +34,7 @@ from nbgen.sampling_params import DEFAULT_NEW_TOKENS, MODEL_DEFAULTS, SamplingPa
         ({"stop_token_ids": 5}, "stop_token_ids", "array"),
         ({"stop_token_ids": list(range(257))}, "stop_token_ids", "at most 256"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "integers, got 'a'"),
+        ({"logit_bias": {"7": "x"}}, "logit_bias", "logit_bias[7] must be a number, got 'x'"),
         ({"logit_bias": {"1_0": 1}}, "logit_bias", "integers, got '1_0'"),
         ({"logit_bias": {" 5": 1}}, "logit_bias", "integers, got ' 5'"),
         ({"logit_bias": {str(2**64): 1}}, "logit_bias", "integers"),

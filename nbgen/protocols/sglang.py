@@ -5,8 +5,10 @@ Follows SGLang 0.5.23. Knows nothing of a vocabulary or a context length, nor of
 
 from __future__ import annotations
 
+import reprlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -218,15 +220,21 @@ def _check_types(fields: Mapping[str, Any]) -> None:
     for name, allowed, check in TYPES:
         value = fields.get(name)
         if value is not None and not check(value):
-            raise SchemaError(f"`{name}` must be {allowed}", field=name)
+            raise SchemaError(f"`{name}` must be {allowed}, got {_shown(value)}", field=name)
     for name, allowed, check in STRICT_TYPES:
         if not check(fields.get(name)):
-            raise ContractError(f"`{name}` must be {allowed}", field=name)
+            raise ContractError(f"`{name}` must be {allowed}, got {_shown(fields[name])}", field=name)
     stream = fields.get("stream", False)
     if stream is None:
         raise SchemaError("`stream` must be true or false", field="stream")
     if not isinstance(stream, bool):
         raise ContractError(f"`stream` must be true or false, got {stream!r:.80}", field="stream")
+
+
+def _shown(value: Any) -> str:
+    """In short; of a list the first entry that is of another type than the one before it, if there is one."""
+    odd = [b for a, b in pairwise(value) if type(a) is not type(b)] if isinstance(value, list) else []
+    return f"a list with {reprlib.repr(odd[0])} in it" if odd else reprlib.repr(value)
 
 
 def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
@@ -273,8 +281,8 @@ def _checked_text(text: str) -> str:
 
 
 def _checked_ids(ids: list[int]) -> list[int]:
-    if min(ids) < 0 or max(ids) >= MAX_TOKEN_ID:
-        raise InvalidRequest("`input_ids` holds an out-of-vocabulary token id", field="input_ids")
+    if (token := min(ids)) < 0 or (token := max(ids)) >= MAX_TOKEN_ID:
+        raise InvalidRequest(f"`input_ids` holds an out-of-vocabulary token id, {token}", field="input_ids")
     return ids
 
 

@@ -37,7 +37,7 @@ def text_object(name: str, text: Any) -> Mapping[str, Any]:
     try:
         return parse_object(text.encode("utf-8", "replace"))
     except InvalidRequest as error:
-        raise InvalidRequest(f"{words}: {error.message}") from None
+        raise InvalidRequest(f"{words}: {error.message.replace('the body', 'it', 1)}") from None
 
 
 def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:

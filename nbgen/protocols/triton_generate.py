@@ -58,9 +58,13 @@ def _parse(body: memoryview) -> Members:
     try:
         value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
         check_surrogates(body, value)
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
+    except RecursionError:
+        raise MalformedBody("failed to parse the request JSON buffer: nested too deep") from None
+    except json.JSONDecodeError as error:
+        why = f"not JSON: {error.msg} (character {error.pos})"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
+    except ValueError:
+        raise MalformedBody("failed to parse the request JSON buffer: not JSON in UTF-8") from None
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
     if len(value) > MAX_KEYS:
@@ -117,7 +121,8 @@ def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
         raise InvalidRequest(f"input '{declared.name}' is {declared.datatype}, which JSON cannot carry")
     scalars = _scalars(value) if _is_list(value) else [_as_number(value, declared)]
     datatype = _wide_enough(scalars, declared)
-    data = tensors.from_values(scalars, datatype)
+    with tensors.naming(declared.name):
+        data = tensors.from_values(scalars, datatype)
     if len(scalars) != count:
         raise InvalidRequest(f"can not convert {len(scalars)} elements to the shape {list(shape)} of '{declared.name}'")
     size = len(data) if datatype == "BYTES" else count * ELEMENT_BYTES[datatype]

@@ -105,6 +105,7 @@ NAMES = {
     "sampling_seed": "seed",
     "no_stop_trim": "include_stop_str_in_output",
     "lora_path": "lora_name",
+    "custom_logit_processor": "allowed_token_ids",
     "bad_ids": "bad_words_list",
     "stop_ids": "stop_words_list",
 }

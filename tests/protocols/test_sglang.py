@@ -196,6 +196,22 @@ def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
+        ({"text": 5}, "`text` must be text or a list of text, got 5"),
+        ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
+        ({"text": "a", "rid": "x y"}, "got 'x y'"),
+        ({"input_ids": [1, -7]}, "out-of-vocabulary token id, -7"),
+        ({"input_ids": [1, 2**31]}, "out-of-vocabulary token id, 2147483648"),
+    ],
+)
+def test_a_refusal_says_what_came(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        parse(**fields)
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"stream": "true"},

@@ -84,7 +84,10 @@ def test_structured_output_has_the_names_of_every_vllm(name: str, value: Any, op
     ("options", "words"),
     [
         ({"guided_whitespace_pattern": " "}, "'whitespace_pattern' is not supported"),
-        ({"guided_regex": "a", "guided_decoding": {"regex": "b"}}, "Only one grammar can be set"),
+        (
+            {"guided_regex": "a", "guided_decoding": {"regex": "b"}},
+            r"Only one of structured_outputs\.regex and guided_regex can be set",
+        ),
         (
             {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a", "guided_regex": "b"},
             "Only one of",
