@@ -13,11 +13,12 @@ import msgspec
 from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable, anew
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
-from nbgen.server.off_loop import INLINE_BYTES, off_loop
+from nbgen.server.off_loop import off_loop
 from nbgen.server.runs import Run
 
-#: Of a stream whose events are large: bytes per second, so that others have their turns.
+#: Of a stream with events of more bytes than SMALL: bytes per second, so that others have their turns.
 STREAM_RATE = 50e6
+SMALL = 2**14
 
 
 class ModelNeededHandler(NbgenHandler):
@@ -124,7 +125,7 @@ class GenerationHandler(ModelNeededHandler):
 
     def _rest_after(self, chunk: bytes) -> None:
         if chunk:
-            large = len(chunk) > INLINE_BYTES
+            large = len(chunk) > SMALL
             self._rests_until = time.monotonic() + len(chunk) / STREAM_RATE if large else 0.0
 
 
