@@ -37,7 +37,8 @@ def text_object(name: str, text: Any) -> Mapping[str, Any]:
     try:
         return parse_object(text.encode("utf-8", "replace"))
     except InvalidRequest as error:
-        raise InvalidRequest(f"{words}: {error.message.replace('the body', 'it', 1)}") from None
+        why = error.message.replace("the body", "it", 1)
+        raise InvalidRequest(words if why == "it must be a JSON object" else f"{words}: {why}") from None
 
 
 def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:

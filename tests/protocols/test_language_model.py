@@ -85,6 +85,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"seed": 2**64}, "^seed must be an integer, got"),
         ({"stop_token_ids": [2**40]}, "^stop_token_ids must be at least"),
         ({"guided_decoding_guide_type": True}, "the kind 'true' is not supported"),
+        ({"sampling_parameters": "[]"}, "^sampling_parameters must be a JSON object as text$"),
         ({"sampling_parameters": "{"}, "^sampling_parameters must be a JSON object as text: it is not JSON"),
         ({"request_output_len": -1}, "^request_output_len must be at least 0"),
         ({"min_length": 30}, r"^min_length must be at most max_tokens \(16\)"),
