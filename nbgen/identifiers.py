@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 
 from nbgen.errors import InvalidRequest
 
@@ -12,4 +13,6 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 def check_identifier(value: str, field: str) -> None:
     """Raise InvalidRequest for what is none."""
     if not IDENTIFIER.fullmatch(value):
-        raise InvalidRequest(f"`{field}` must be 1 to 128 letters, digits or _.:-", field=field)
+        raise InvalidRequest(
+            f"`{field}` must be 1 to 128 letters, digits or _.:-, got {reprlib.repr(value)}", field=field
+        )

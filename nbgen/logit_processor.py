@@ -8,6 +8,7 @@ The one module that turns bytes into code, which happens only where the server's
 from __future__ import annotations
 
 import json
+import reprlib
 import sys
 from abc import ABC, abstractmethod
 from importlib.util import find_spec
@@ -169,7 +170,8 @@ def _token_ids(params: dict[str, Any], logits: Any) -> Any:
         return ids
     whole = isinstance(ids, list) and set(map(type, ids)) <= {int}
     if not whole or (ids and not 0 <= min(ids) <= max(ids) < vocab_size):
-        raise WrongParams(f"token_ids must be a list of integers from 0 to {vocab_size - 1}")
+        wrong = next(each for each in ids if not 0 <= each < vocab_size) if whole else reprlib.repr(ids)
+        raise WrongParams(f"token_ids must be a list of integers from 0 to {vocab_size - 1}, got {wrong}")
     return ids
 
 

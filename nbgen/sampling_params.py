@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ MAX_STOP_REGEXES = 32
 MAX_STOP_REGEX_BYTES = 256
 MAX_GRAMMAR_BYTES = 64 * 2**10
 MAX_N = 128
+MAX_TOP_K = 2**31 - 1
 #: Characters of an unknown name that are looked at and repeated.
 MAX_NAME = 80
 
@@ -51,6 +53,9 @@ MODEL_DEFAULTS: dict[str, float | int] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 class WrongType(InvalidRequest):
@@ -91,18 +96,25 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     n: int = 1
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> SamplingParams:
-        """From a request's object; `null` means the default. Raises InvalidRequest naming the field."""
+    def parse(cls, options: Mapping[str, Any], *, empty_stops: bool = False) -> SamplingParams:
+        """From a request's object; `null` means the default. Raises InvalidRequest naming the field.
+
+        A stop string that is empty asks for nothing, unless `empty_stops` match at once, as in SGLang.
+        """
         fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
         for name in ("stop", "stop_regex"):
             if (given := fields.get(name)) is not None:
                 if not isinstance(given, str | list):
                     raise WrongType(f"{name} must be text or a list of text, got {given!r:.80}", field=name)
-                fields[name] = [text for text in ([given] if isinstance(given, str) else given) if text != ""]
+                kept = name == "stop" and empty_stops
+                listed = [given] if isinstance(given, str) else given
+                fields[name] = [text for text in listed if kept or text != ""]
         fields = {name: value for name, value in fields.items() if value != "" or name not in GRAMMARS}
         if isinstance(fields.get("logit_bias"), Mapping):
             fields["logit_bias"] = _bias(fields["logit_bias"])
         _refuse_floats(fields)
+        if isinstance(top_k := fields.get("top_k"), int):
+            fields["top_k"] = min(top_k, MAX_TOP_K)  # which is beyond every vocabulary
         try:
             params = msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
@@ -140,7 +152,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             value = getattr(self, name)
             _check_range(name, None if value is msgspec.UNSET else value, low, high, open_low)
         _require(self.top_k is None or self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 or at least 1")
-        _check_range("top_k", self.top_k, -1, 2**31 - 1, False)
         limit = self.token_limit
         _require(
             limit is None or self.min_new_tokens <= limit,
@@ -222,13 +233,15 @@ def _refuse_floats(fields: Mapping[str, Any]) -> None:
 
 
 def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
-    try:
-        found = {int(key): value for key, value in entries.items()}
-    except ValueError:
-        found = None
-    if found is None or not all(-(2**63) <= token < 2**63 for token in found):
-        raise InvalidRequest("logit_bias keys must be token ids written as integers", field="logit_bias")
-    return found
+    for key, value in entries.items():
+        if not (_INTEGER.fullmatch(str(key)) and -(2**63) <= int(key) < 2**63):
+            shown = reprlib.repr(key)
+            raise InvalidRequest(
+                f"logit_bias keys must be token ids written as integers, got {shown}", field="logit_bias"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise WrongType(f"logit_bias[{key}] must be a number, got {reprlib.repr(value)}", field="logit_bias")
+    return {int(key): value for key, value in entries.items()}
 
 
 def _refusal(text: str) -> WrongType:

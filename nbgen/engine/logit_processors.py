@@ -74,9 +74,13 @@ class LogitProcessors:
                 for row in rows:
                     self._apply(text, [row], scores, sequences)
                 return
-            log.exception("the custom logit processor of %d requests failed", len(rows))
+            if isinstance(error, WrongParams):
+                fault = f"custom_logit_processor: {error}"
+            else:
+                log.exception("the custom logit processor of %d requests failed", len(rows))
+                fault = f"the request's custom logit processor failed: {_reason(error)}"
             for row in rows:
-                sequences[row].fault = f"the request's custom logit processor failed: {_reason(error)}"
+                sequences[row].fault = fault
             scores[rows] = float("-inf")
 
     def _call(self, text: str, scores: torch.Tensor, params: list[Any]) -> torch.Tensor:
@@ -196,5 +200,4 @@ def _custom_params(sequence: Sequence) -> Any:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it took too long"
-    told = isinstance(error, WrongShape | WrongParams)
-    return str(error) if told else f"it raised {type(error).__name__}"
+    return str(error) if isinstance(error, WrongShape) else f"it raised {type(error).__name__}"

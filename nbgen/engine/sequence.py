@@ -234,9 +234,11 @@ class Sequence:
             return self.fault
         if self.matcher is not None:
             return (
-                "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias) forbid"
+                "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias, "
+                "custom_logit_processor) forbid"
             )
-        return "the model produced no finite score: no token is allowed here"
+        who = "the model" if self.logit_processor is None else "the model, or else custom_logit_processor,"
+        return f"{who} produced no finite score: no token is allowed here"
 
     def flush(self) -> str:
         """The text held back, once nothing more comes. Nothing follows a matched stop string."""

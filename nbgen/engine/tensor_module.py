@@ -1,14 +1,15 @@
 """One torch module behind a declared interface: bytes to tensors, one forward, tensors to bytes.
 
-Inputs go to `forward` by name where its parameters have those names, else in the declared order; outputs may be a
-tensor, a tuple in the declared order or a dict by name, and are cast to their declared datatypes. BYTES are numpy
-arrays of objects both ways.
+Inputs go to `forward` by name where its parameters have those names, else in the declared order, with the
+parameter's default or None in the place of one that was not given; outputs may be a tensor, a tuple in the declared
+order or a dict by name, which may leave some out, and are cast to their declared datatypes. BYTES are numpy arrays of
+objects both ways.
 """
 
 import inspect
 import time
 from collections.abc import Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,9 @@ class TensorModule:
         self.spec = spec
         self._module = module
         self._device = device
-        self._by_name = _takes_names(module, spec)
+        parameters = inspect.signature(module.forward).parameters
+        self._by_name = all(declared.name in parameters for declared in spec.inputs)
+        self._defaults = [None if each.default is each.empty else each.default for each in parameters.values()]
 
     @torch.inference_mode()
     def compute(self, requests: list[InferRequest]) -> Computed:
@@ -55,9 +58,10 @@ class TensorModule:
         started = time.monotonic_ns()
         inputs = self._inputs(requests)
         loaded = time.monotonic_ns()
-        given = self._module(**inputs) if self._by_name else self._module(*inputs.values())
+        given = self._module(**inputs) if self._by_name else self._module(*self._in_order(inputs))
         outputs = self._named(given)
-        if absent := [name for name in requests[0].outputs if name not in outputs]:
+        absent = [name for name in requests[0].outputs if name not in outputs]
+        if absent and not isinstance(given, Mapping):
             raise InternalError(f"the module of {self.spec.name} declares {', '.join(absent)} and does not give it")
         wanted = [name for name in outputs if name in requests[0].outputs]
         arrays = {name: self._array(outputs[name], name) for name in wanted}
@@ -85,6 +89,11 @@ class TensorModule:
         return {
             name: value if isinstance(value, np.ndarray) else value.to(self._device) for name, value in stacked.items()
         }
+
+    def _in_order(self, inputs: dict[str, Array]) -> list[Any]:
+        """One for each that is declared."""
+        places = zip_longest(self.spec.inputs, self._defaults[: len(self.spec.inputs)])
+        return [inputs.get(declared.name, default) for declared, default in places]
 
     def _reshaped(self, tensor: Array, declared: TensorSpec) -> Array:
         """As the module sees it."""
@@ -171,8 +180,3 @@ def as_torch(tensor: Tensor) -> torch.Tensor:
 
 def _entries(request: InferRequest) -> int:
     return request.inputs[0].shape[0] if request.inputs and request.inputs[0].shape else 1
-
-
-def _takes_names(module: torch.nn.Module, spec: ModelSpec) -> bool:
-    names = inspect.signature(module.forward).parameters
-    return all(declared.name in names for declared in spec.inputs)

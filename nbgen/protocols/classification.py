@@ -34,7 +34,7 @@ def _largest(entry: np.ndarray, labels: tuple[str, ...], count: int) -> list[str
     """Largest first; of equal ones the first. What is not a number comes last."""
     match entry.dtype.kind:
         case "f":
-            order = np.argsort(-np.where(np.isnan(entry), -np.inf, entry), kind="stable")
+            order = np.argsort(-entry, kind="stable")  # which puts NaN last
         case _:
             order = np.argsort(~entry, kind="stable")  # the complement falls as the integer grows, and never overflows
     return [_word(entry[index], int(index), labels) for index in order[:count]]

@@ -30,7 +30,8 @@ class RequestedOutput(NamedTuple):
 class Inference(msgspec.Struct, kw_only=True):
     """A request. No `outputs` means those that the model gives by default, as bytes if `binary_outputs`.
 
-    A request that has not begun after `timeout_us` microseconds (0: any time) is given up.
+    A request that has not begun after `timeout_us` microseconds (0: any time) is given up. Its wire has room for one
+    response if `whole`.
     """
 
     id: str = ""
@@ -39,6 +40,7 @@ class Inference(msgspec.Struct, kw_only=True):
     outputs: list[RequestedOutput] = []
     binary_outputs: bool = False
     timeout_us: int = 0
+    whole: bool = False
 
 
 class OutputTensor(NamedTuple):

@@ -28,7 +28,10 @@ MAX_ELEMENTS = 2**63 - 1
 MAX_PARAMETERS = 256
 #: Bytes of JSON.
 MAX_PARAMETERS_BYTES, MAX_SHAPE_BYTES = 2**20, 2**10
-LIMIT_WORDS = "Use --http-max-input-size to increase the limit."
+#: In Triton's words, which its clients look for.
+LIMIT_WORDS = "Use --http-max-input-size to increase the limit. (An option of Triton's own server; here it is fixed.)"
+LENGTH = "Inference-Header-Content-Length"
+LENGTH_HINT = f" ({LENGTH} may be of another request: tritonclient leaves it in a headers= dictionary that calls share)"
 
 T = TypeVar("T")
 
@@ -70,12 +73,12 @@ def header_length(header: str | None, size: int) -> int:
         return size
     number = _STOI.match(header)
     if number is None:
-        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header[:80]}")
+        raise InvalidRequest(f"Unable to parse {LENGTH}, got: {header[:80]}")
     length = int(number[1]) if len(number[1]) <= 12 else _INT32
     if not -_INT32 <= length < _INT32:
-        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, out of range: {header[:80]}")
+        raise InvalidRequest(f"Unable to parse {LENGTH}, out of range: {header[:80]}")
     if not 0 <= length <= size:
-        raise InvalidRequest(f"inference header size should be in range (0, {size}), got: {length}")
+        raise InvalidRequest(f"inference header size should be in range (0, {size}), got: {length}{LENGTH_HINT}")
     return length
 
 
@@ -86,7 +89,7 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
         return _raw(body, spec)
     check_json_size(length)
     check_structure(body[:length])
-    fields = _decode(body[:length])
+    fields = _decode(body[:length], LENGTH_HINT if header is not None else "")
     parameters = parse_parameters(_parameters(fields.parameters))
     binary, timeout = parameters.pop("binary_data_output", False), parameters.pop("timeout", 0)
     rest = _Blobs(body[length:])
@@ -96,12 +99,11 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
             raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
         inputs[item.name] = _tensor(item, rest)
     rest.check_empty()
-    outputs = _outputs(fields.outputs)
     return Inference(
         id=fields.id,
         parameters=parameters,
         inputs=inputs,
-        outputs=outputs,
+        outputs=_outputs(fields.outputs),
         binary_outputs=bool(binary),
         timeout_us=int(timeout),
     )
@@ -116,16 +118,13 @@ def check_json_size(length: int) -> None:
         )
 
 
-def _decode(body: memoryview) -> _Body:
+def _decode(body: memoryview, hint: str) -> _Body:
     try:
         fields = _decoder.decode(body)
-    except msgspec.DecodeError as error:
-        why = why_malformed(body, error)
-        raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
-    except (RecursionError, UnicodeDecodeError):
-        raise MalformedBody(
-            f"failed to parse the request JSON buffer: JSON nesting depth exceeds {MAX_DEPTH}"
-        ) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        deep = f"JSON nesting depth exceeds {MAX_DEPTH}"
+        why = why_malformed(body, error) if isinstance(error, msgspec.DecodeError) else deep
+        raise MalformedBody(f"failed to parse the request JSON buffer: {why}{hint}") from None
     if max(len(fields.inputs), len(fields.outputs)) > MAX_TENSORS:
         raise InvalidRequest(f"the request names more than {MAX_TENSORS} tensors")
     return fields
@@ -195,7 +194,8 @@ def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
 def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> memoryview:
     """The bytes of a tensor whose elements are listed."""
     expected = listed_elements(name, datatype, shape)
-    data, found = tensors.from_json(json, datatype)
+    with tensors.naming(name):
+        data, found = tensors.from_json(json, datatype)
     if datatype == "BYTES" and found != expected:
         raise InvalidRequest(f"expected {expected} string elements for inference input '{name[:200]}', got {found}")
     if found < expected:
@@ -277,7 +277,7 @@ def _raw_shape(name: str, dims: tuple[int, ...], datatype: str, size: int) -> tu
             "dimension"
         )
     fixed = tensors.number_of_elements(n for n in dims if n >= 0) * (ELEMENT_BYTES[datatype] or 1)
-    return tuple(size // max(1, fixed) if n < 0 else n for n in dims)
+    return tuple(-(-size // max(1, fixed)) if n < 0 else n for n in dims)
 
 
 # --- outputs

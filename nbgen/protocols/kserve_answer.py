@@ -175,4 +175,8 @@ def decompressed(body: memoryview, limit: int) -> memoryview:
         raise InvalidRequest(f"the decompressed body exceeds the maximum allowed size of {limit} bytes")
     if not unpacker.eof:
         raise InvalidRequest("the compressed body is cut short")
+    if unpacker.unused_data:
+        raise InvalidRequest(
+            f"{len(unpacker.unused_data)} bytes follow the compressed body's end: compress all of it as one stream"
+        )
     return memoryview(data)

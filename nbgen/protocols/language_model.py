@@ -139,6 +139,12 @@ def _parse(inference: Inference) -> Call:
     options = triton_options.gather(inference.parameters, tensors)
     triton_sampling.refuse_unsupported(options)
     stream = bool(options.get("stream", False))
+    if stream and inference.whole:
+        raise InvalidRequest(
+            f"a request with {options.written['stream']}=true has several responses, which infer cannot give: use "
+            "generate_stream, or gRPC's streaming infer",
+            field=options.written["stream"],
+        )
     echoed = _echoes(options, stream)
     outputs = _outputs(inference, options, of_ids=ids is not None)
     params = triton_sampling.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))
@@ -172,13 +178,14 @@ def _values(tensor: Tensor) -> list[Any]:
 
 
 def _prompt(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[str | None, list[int] | None]:
-    texts = [tensors[name][0] for name in TEXT_NAMES if tensors.get(name)]
-    texts += [
-        value for name in TEXT_NAMES if name not in tensors and isinstance(value := inference.parameters.get(name), str)
-    ]
-    ids = tensors.get("input_ids")
-    if len(texts) + (ids is not None) > 1:
-        raise InvalidRequest("text_input and input_ids exclude each other: give one of them, once")
+    found = {name: tensors[name][0] for name in TEXT_NAMES if tensors.get(name)}
+    for name in TEXT_NAMES:
+        if name not in tensors and isinstance(value := inference.parameters.get(name), str):
+            found[name] = value
+    ids, texts = tensors.get("input_ids"), [*found.values()]
+    came = [*found, *(("input_ids",) if ids is not None else ())]
+    if len(came) > 1:
+        raise InvalidRequest(f"{' and '.join(came)} exclude each other: give one of them")
     if ids is not None:
         if not ids:
             raise InvalidRequest("input_ids cannot be empty")

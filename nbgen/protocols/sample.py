@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogprobs, ToolCall
 
 #: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
@@ -52,6 +54,14 @@ class Sample:
             self.tensors[piece.name] = kept
             kept.append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason
+
+    def snapshot(self) -> Sample:
+        """What there is by now, for another thread to read while this one grows."""
+        same = copy.copy(self)
+        same.output_ids, same.logprobs = [*self.output_ids], [*self.logprobs]
+        same.parts = None if self.parts is None else [*self.parts]
+        same.tensors = {name: [*pieces] for name, pieces in self.tensors.items()}
+        return same
 
     def _take_parts(self, output: GenerateOutput) -> None:
         before = 0 if self.parts else len(self.output_ids)  # tokens that had no text of their own yet

@@ -5,8 +5,10 @@ Follows SGLang 0.5.23. Knows nothing of a vocabulary or a context length, nor of
 
 from __future__ import annotations
 
+import reprlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -16,7 +18,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Tensor
 from nbgen.protocols import sglang_logprobs, sglang_media, sglang_tensors
 from nbgen.protocols.json_body import (
-    are_ids,
+    MAX_TOKEN_ID,
     are_integers,
     check_text_size,
     is_integer,
@@ -61,9 +63,9 @@ class Generation(NamedTuple):
     requests: list[GenerateRequest]
     single: bool
     stream: bool
-    #: Tokens between two chunks of a stream; None: as the server does.
-    interval: int | None = None
-    #: Of each request, in the order of `requests`.
+    #: Of each request, in the order of `requests`: tokens between two chunks of a stream, None for as the server does.
+    intervals: Sequence[int | None] = ()
+    #: Likewise.
     media: Sequence[list[Item]] = ()
 
 
@@ -85,26 +87,26 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         raise SchemaError("the body must be a JSON object")
     _check_types(fields)
     one_prompt, prompts = _prompts(fields)
-    options = [
-        {**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), one_prompt)
-    ]
-    interval = _interval(options)
+    given = _options(fields.get("sampling_params"), len(prompts), one_prompt)
+    options = [{**(preferred or {}), **each} for each in given]
+    intervals = [_interval(option) for option in options]
     params = [_params(option) for option in options]
     _refuse_unsupported(fields)
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
-    one_answer = one_prompt and n == 1
+    one_answer = one_prompt and n == 1  # with n > 1 a single prompt is a batch of one
     rids = request_ids(fields.get("rid"), len(prompts), n, single=one_answer)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one_prompt)
-    processors = _processors(fields, len(prompts), listed=not one_answer and n == 1)
-    adapters = _adapters(fields, len(prompts), listed=not one_answer)
+    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one_answer)
+    processors = _texts("custom_logit_processor", fields, len(prompts), listed=not one_answer and n == 1)
+    adapters, keys, salts = (
+        _texts(name, fields, len(prompts), listed=not one_answer) for name in ("lora_path", "extra_key", "cache_salt")
+    )
     media = sglang_media.parse(fields, len(prompts), single=one_prompt)
     stream = fields.get("stream", False)
     template = GenerateRequest(
         rid="",
-        namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
         priority=fields.get("priority") or 0,
         group=uuid.uuid4().hex,
         truncate=truncate,
@@ -123,14 +125,15 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             params=option,
             logprobs=wanted,
             tensors=inner,
-            logit_processor=processor,
+            logit_processor=processor or None,
             adapter=adapter,
+            namespace=namespace(key, salt),
         )
-        for rid, prompt, option, processor, adapter, wanted, inner in zip(
-            rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
+        for rid, prompt, option, processor, adapter, key, salt, wanted, inner in zip(
+            rids, prompts, params, processors, adapters, keys, salts, logprobs, tensors, strict=True
         )
     ]
-    return Generation(requests, one_answer, stream, interval, media)
+    return Generation(requests, one_answer, stream, intervals, media)
 
 
 def parse_pause(body: bytes) -> PauseMode:
@@ -197,8 +200,8 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
     ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
-    ("extra_key", "text", _is_text),
-    ("cache_salt", "text", _is_text),
+    ("extra_key", "text or a list of text", _one_or_many(_is_text_or_null)),
+    ("cache_salt", "text or a list of text", _one_or_many(_is_text_or_null)),
     ("priority", "an integer", is_integer),
     ("routed_experts_start_len", "an integer", is_integer),
     ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
@@ -222,15 +225,21 @@ def _check_types(fields: Mapping[str, Any]) -> None:
     for name, allowed, check in TYPES:
         value = fields.get(name)
         if value is not None and not check(value):
-            raise SchemaError(f"`{name}` must be {allowed}", field=name)
+            raise SchemaError(f"`{name}` must be {allowed}, got {_shown(value)}", field=name)
     for name, allowed, check in STRICT_TYPES:
         if not check(fields.get(name)):
-            raise ContractError(f"`{name}` must be {allowed}", field=name)
+            raise ContractError(f"`{name}` must be {allowed}, got {_shown(fields[name])}", field=name)
     stream = fields.get("stream", False)
     if stream is None:
         raise SchemaError("`stream` must be true or false", field="stream")
     if not isinstance(stream, bool):
         raise ContractError(f"`stream` must be true or false, got {stream!r:.80}", field="stream")
+
+
+def _shown(value: Any) -> str:
+    """In short; of a list the first entry that is of another type than the one before it, if there is one."""
+    odd = [b for a, b in pairwise(value) if type(a) is not type(b)] if isinstance(value, list) else []
+    return f"a list with {reprlib.repr(odd[0])} in it" if odd else reprlib.repr(value)
 
 
 def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
@@ -276,8 +285,8 @@ def _checked_text(text: str) -> str:
 
 
 def _checked_ids(ids: list[int]) -> list[int]:
-    if not are_ids(ids):
-        raise InvalidRequest("`input_ids` holds an out-of-vocabulary token id", field="input_ids")
+    if (token := min(ids)) < 0 or (token := max(ids)) > MAX_TOKEN_ID:
+        raise InvalidRequest(f"`input_ids` holds an out-of-vocabulary token id, {token}", field="input_ids")
     return ids
 
 
@@ -288,11 +297,11 @@ def _options(sampling: Any, prompts: int, single: bool) -> list[dict[str, Any]]:
     """One object of sampling parameters for each prompt."""
     if not isinstance(sampling, list):
         return _told_apart(sampling or {}, prompts)
-    if single or len(sampling) != prompts:
-        count = "a single prompt, which takes one object" if single else f"{prompts} prompts"
-        raise InvalidRequest(
-            f"`sampling_params` is a list of {len(sampling)} objects for {count}", field="sampling_params"
-        )
+    several = any(is_integer(each.get("n")) and each["n"] > 1 for each in sampling)
+    if (single and not several) or len(sampling) != prompts:
+        count = f"{prompts} prompts" if several or not single else "a single prompt, which takes one object"
+        words = f"`sampling_params` is a list of {len(sampling)} objects for {count}"
+        raise InvalidRequest(words, field="sampling_params")
     return sampling
 
 
@@ -301,16 +310,13 @@ def _told_apart(sampling: dict[str, Any], prompts: int) -> list[dict[str, Any]]:
     if not isinstance(given := sampling.get("custom_params"), list):
         return [sampling] * prompts
     if len(given) != prompts:
-        raise InvalidRequest(
-            f"`custom_params` is a list of {len(given)} objects for {prompts} prompts: a mismatch",
-            field="custom_params",
-        )
+        words = f"`custom_params` is a list of {len(given)} objects for {prompts} prompts: a mismatch"
+        raise InvalidRequest(words, field="custom_params")
     return [{**sampling, "custom_params": each} for each in given]
 
 
-def _interval(options: list[dict[str, Any]]) -> int | None:
-    interval = next((value for option in options if (value := option.get("stream_interval")) is not None), None)
-    if interval is None:
+def _interval(options: dict[str, Any]) -> int | None:
+    if (interval := options.get("stream_interval")) is None:
         return None
     if not is_integer(interval):
         raise ContractError("stream_interval: expected an integer", field="stream_interval")
@@ -326,20 +332,15 @@ def _params(options: dict[str, Any]) -> SamplingParams:
     refuse_unsupported(options, UNSUPPORTED_SAMPLING)
     known = {name: value for name, value in options.items() if name in SamplingParams.__struct_fields__}
     try:
-        return SamplingParams.parse(known)
+        return SamplingParams.parse(known, empty_stops=True)
     except WrongType as error:
         raise ContractError(error.message, field=error.field) from None
 
 
-def _processors(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str | None]:
-    name = "custom_logit_processor"
-    given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default=None, listed=listed)
-    return [text or None for text in given]
-
-
-def _adapters(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
-    given = sglang_logprobs.per_prompt("lora_path", fields.get("lora_path"), prompts, default="", listed=listed)
-    return [name or "" for name in given]
+def _texts(name: str, fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
+    """One for each prompt, "" for none."""
+    given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default="", listed=listed)
+    return [text or "" for text in given]
 
 
 def _samples(params: list[SamplingParams]) -> int:

@@ -30,10 +30,13 @@ from nbgen.protocols.sglang_tensors import InnerNumbers
 class Answer:
     """One sequence of a call: its id, its place in the list, and how much of it a stream has sent.
 
-    `index` is None where the call answers a single object. Chunks of a stream are cumulative unless `incremental`.
+    `index` is None where the call answers a single object. Chunks of a stream are cumulative unless `incremental`, and
+    `interval` tokens apart.
     """
 
-    def __init__(self, request: GenerateRequest, index: int | None = None, *, incremental: bool = False) -> None:
+    def __init__(
+        self, request: GenerateRequest, index: int | None = None, *, incremental: bool = False, interval: int = 1
+    ) -> None:
         self.id = request.rid if request.params.n == 1 else uuid.uuid4().hex
         self.index = index
         self._logprobs = request.logprobs
@@ -41,6 +44,7 @@ class Answer:
         self._written = sglang_logprobs.Written()
         self._inner = InnerNumbers(request.tensors)
         self._incremental = incremental
+        self._interval = interval
         self._sent_text = 0
         self._sent_tokens = 0
         self._finished = False
@@ -51,11 +55,11 @@ class Answer:
         body["meta_info"] |= _final(sample, started) | {"response_sent_to_client_ts": time.time()}
         return body
 
-    def chunk(self, sample: Sample, started: float, interval: int = 1) -> bytes:
+    def chunk(self, sample: Sample, started: float) -> bytes:
         """The next event of the stream, or nothing when too little is new."""
         new = len(sample.output_ids) - self._sent_tokens
         final = sample.finish_reason is not None
-        due = new >= (interval if self._sent_tokens else 1)
+        due = new >= (self._interval if self._sent_tokens else 1)
         if self._finished or not (final or due):
             return b""
         body = self._body(sample, sglang_logprobs.plain if self._incremental else self._written)

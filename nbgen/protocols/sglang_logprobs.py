@@ -19,6 +19,8 @@ from nbgen.protocols.sample import Sample
 MAX_TOP = 1024
 MAX_TOKEN_IDS = 1024
 NO_PROMPT = -1
+#: Fields whose list goes with `n`, too: each value holds for all samples of its prompt.
+REPEATED = {"lora_path", "return_hidden_states", "extra_key", "cache_salt"}
 #: Keys of `meta_info` that have an entry for each output token.
 OUTPUT_LISTS = {"output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"}
 
@@ -86,9 +88,9 @@ def per_prompt(name: str, value: Any, prompts: int, *, default: Any, listed: boo
     if not isinstance(value, list):
         return [default if value is None else value] * prompts
     if not listed or len(value) != prompts:
+        batch = "a batch" if name in REPEATED else "a batch without `n`"
         raise InvalidRequest(
-            f"`{name}` is a list of {len(value)} values; a list needs one for each prompt of a batch without `n`",
-            field=name,
+            f"`{name}` is a list of {len(value)} values; a list needs one for each prompt of {batch}", field=name
         )
     return [default if item is None else item for item in value]
 

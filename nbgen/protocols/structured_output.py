@@ -37,7 +37,8 @@ def text_object(name: str, text: Any) -> Mapping[str, Any]:
     try:
         return parse_object(text.encode("utf-8", "replace"))
     except InvalidRequest as error:
-        raise InvalidRequest(f"{words}: {error.message}") from None
+        why = error.message.replace("the body", "it", 1)
+        raise InvalidRequest(words if why == "it must be a JSON object" else f"{words}: {why}") from None
 
 
 def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,13 +85,16 @@ def _response_format(given: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 def triton_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
     """Structured output as vLLM's JSON object or TensorRT-LLM's type and guide say it. Raises InvalidRequest."""
     kind, guide = options.get("guided_decoding_guide_type", ""), options.get("guided_decoding_guide", "")
-    asked = {kind: guide} if kind else {}
+    asked = [("guided_decoding_guide_type", kind, guide)] if kind else []
     if guide and not kind:
         raise InvalidRequest("guided_decoding_guide needs guided_decoding_guide_type")
     if text := options.get("structured_outputs", ""):
         named = text_object("structured_outputs", text)
-        asked |= {name: value for name, value in named.items() if value not in _UNSET}
-    return dict(_constraint(name, value) for name, value in asked.items())
+        asked += [(f"structured_outputs.{name}", name, value) for name, value in named.items() if value not in _UNSET]
+    asked += [(name, kind, options[name]) for name, kind in GUIDED.items() if options.get(name) not in _UNSET]
+    if len(asked) > 1:
+        raise InvalidRequest(f"Only one of {' and '.join(name for name, _, _ in asked)} can be set")
+    return dict(_constraint(kind, value) for _, kind, value in asked)
 
 
 def _constraint(kind: str, value: Any, field: str | None = None) -> tuple[str, Any]:

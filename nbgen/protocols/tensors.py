@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -71,6 +72,15 @@ def number_of_elements(shape: Iterable[int]) -> int:
 
 
 # --- JSON to bytes
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A refusal within it begins with the input that it is about."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(f"input '{name[:200]}': {error.message}") from None
 
 
 def from_values(values: list[Any], datatype: str) -> memoryview:

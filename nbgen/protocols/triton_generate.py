@@ -20,6 +20,7 @@ from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
 from nbgen.protocols.json_body import MAX_KEYS, MalformedBody, check_surrogates
 from nbgen.protocols.json_structure import MAX_VALUES_AT_ONCE, check_structure
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
+from nbgen.protocols.triton_options import as_number
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
 
 PARAMETERS = "parameters"
@@ -57,9 +58,13 @@ def _parse(body: memoryview) -> Members:
     try:
         value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
         check_surrogates(body, value)
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
+    except RecursionError:
+        raise MalformedBody("failed to parse the request JSON buffer: nested too deep") from None
+    except json.JSONDecodeError as error:
+        why = f"not JSON: {error.msg} (character {error.pos})"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
+    except ValueError:
+        raise MalformedBody("failed to parse the request JSON buffer: not JSON in UTF-8") from None
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
     if len(value) > MAX_KEYS:
@@ -115,16 +120,24 @@ def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
     if declared.datatype in tensors.BINARY_ONLY:
         raise InvalidRequest(f"input '{declared.name}' is {declared.datatype}, which JSON cannot carry")
     scalars = tensors.flat(value) if _is_list(value) else [_as_number(value, declared)]
-    data = tensors.from_values(scalars, declared.datatype)
+    datatype = _wide_enough(scalars, declared)
+    with tensors.naming(declared.name):
+        data = tensors.from_values(scalars, datatype)
     if len(scalars) != count:
         raise InvalidRequest(f"can not convert {len(scalars)} elements to the shape {list(shape)} of '{declared.name}'")
-    size = len(data) if declared.datatype == "BYTES" else count * ELEMENT_BYTES[declared.datatype]
+    size = len(data) if datatype == "BYTES" else count * ELEMENT_BYTES[datatype]
     if size > MAX_INPUT_BYTES:
         raise InvalidRequest(
             f"input '{declared.name}' of {size} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} "
             f"bytes. {LIMIT_WORDS}"
         )
-    return Tensor(name=declared.name, datatype=declared.datatype, shape=shape, data=data)
+    return Tensor(name=declared.name, datatype=datatype, shape=shape, data=data)
+
+
+def _wide_enough(scalars: list[Any], declared: TensorSpec) -> str:
+    """The declared datatype, or INT64 where the model takes that, too, and a number needs it."""
+    wide = declared.datatype == "INT32" and "INT64" in declared.also
+    return "INT64" if wide and any(type(each) is int and abs(each) >= 2**31 for each in scalars) else declared.datatype
 
 
 def _is_list(value: Any) -> bool:
@@ -136,7 +149,7 @@ def _as_number(value: Any, declared: TensorSpec) -> Any:
     if not isinstance(value, str) or declared.datatype in ("BYTES", "BOOL"):
         return value
     try:
-        number = float(value) if declared.datatype.startswith("FP") else int(value)
+        number = float(as_number(value)) if declared.datatype.startswith("FP") else int(as_number(value))
         return number if math.isfinite(number) else value
     except (ValueError, OverflowError):
         return value

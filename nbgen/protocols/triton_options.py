@@ -8,6 +8,7 @@ both back ends do; known ones that this server does not serve are refused. Knows
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -82,7 +83,8 @@ OPTIONS = (
     Option("lora_name", "BYTES"),
     Option("guided_decoding_guide_type", "BYTES"),
     Option("guided_decoding_guide", "BYTES"),
-    Option("structured_outputs", "BYTES"),
+    Option("structured_outputs", "BYTES", ("guided_decoding",)),
+    *(Option(name, "BYTES", (), LIST if name == "guided_choice" else SCALAR) for name in structured_output.GUIDED),
 )
 #: Options of either back end that are not here, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -103,6 +105,7 @@ NAMES = {
     "sampling_seed": "seed",
     "no_stop_trim": "include_stop_str_in_output",
     "lora_path": "lora_name",
+    "custom_logit_processor": "allowed_token_ids",
     "bad_ids": "bad_words_list",
     "stop_ids": "stop_words_list",
 }
@@ -192,9 +195,15 @@ def _cast(name: str, value: Any, option: Option) -> Any:
         listed = value if isinstance(value, list) else [value]
         flags = (bool,) if option.name == "stop" else ()
         return [
-            item if isinstance(item, flags) else _scalar(name, item, option.datatype) for item in listed if item != ""
+            item if isinstance(item, flags) else _element(name, item, option.datatype) for item in listed if item != ""
         ]
     return _scalar(name, value, option.datatype)
+
+
+def _element(name: str, item: Any, datatype: str) -> Any:
+    if datatype == "BYTES" and not isinstance(item, str):
+        raise InvalidRequest(f"{name[:80]} must be text or a list of text, got {reprlib.repr(item)}")
+    return _scalar(name, item, datatype)
 
 
 def _scalar(name: str, value: Any, datatype: str) -> Any:
@@ -205,7 +214,7 @@ def _scalar(name: str, value: Any, datatype: str) -> Any:
             case "BOOL":
                 return _boolean(value)
             case "FP32":
-                return _finite(float(value))
+                return _finite(value)
             case _:
                 return _integer(value, 2**64 if datatype == "UINT64" else 2**63)
     except (ValueError, TypeError, OverflowError):
@@ -220,6 +229,13 @@ _WORDS = {
 }
 
 
+def as_number(value: Any) -> Any:
+    """A number that may be written as text, as vLLM's clients do. Raises ValueError for what only Python reads."""
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        raise ValueError
+    return value
+
+
 def _boolean(value: Any) -> bool:
     words = {"true": True, "false": False}
     if isinstance(value, str) and value.lower() in words:
@@ -229,15 +245,15 @@ def _boolean(value: Any) -> bool:
     return value
 
 
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not math.isfinite(number := float(as_number(value))):
         raise ValueError
-    return value
+    return number
 
 
 def _integer(value: Any, end: int) -> int:
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError
-    if not -(2**63) <= (number := int(value)) < end:
+    if not -(2**63) <= (number := int(as_number(value))) < end:
         raise ValueError
     return number

@@ -103,7 +103,13 @@ def adapter(options: Mapping[str, Any]) -> str:
 
 def priority(value: Any) -> int:
     """The engine's priority, the higher the sooner, for Triton's: 1 is the highest, 0 the default, which comes last."""
-    return max(1, LOWEST_PRIORITY - value) if isinstance(value, int) and value else 0
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(
+            f"Unable to parse 'priority': expected unsigned integer, got {value!r:.80}", field="priority"
+        )
+    return max(1, LOWEST_PRIORITY - value) if value else 0
 
 
 def _off(value: Any, offs: tuple[Any, ...], standard: Any) -> Any:

@@ -5,6 +5,7 @@ A subclass parses the body and renders; it knows its dialect, this module knows 
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import msgspec
@@ -14,6 +15,10 @@ from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.off_loop import off_loop
 from nbgen.server.runs import Run, ended
+
+#: Of a stream with events of more bytes than SMALL: bytes per second, so that others have their turns.
+STREAM_RATE = 50e6
+SMALL = 2**14
 
 
 class ModelNeededHandler(NbgenHandler):
@@ -31,6 +36,8 @@ class GenerationHandler(ModelNeededHandler):
     """Runs that live as long as their caller stays: whoever leaves aborts them, unless they are `detached`."""
 
     detached = False
+    #: When a stream may go on that has sent a large event; 0 if the last one was small.
+    _rests_until = 0.0
 
     def whole(self, runs: list[Run]) -> bytes:
         """The answer to a call without streaming, once all runs have ended well."""
@@ -39,6 +46,10 @@ class GenerationHandler(ModelNeededHandler):
     def chunk(self, runs: list[Run]) -> bytes:
         """Events for what the runs have produced since the last call."""
         raise NotImplementedError
+
+    async def next_chunk(self, runs: list[Run]) -> bytes:
+        """The same; a dialect whose events may be large makes them beside the event loop."""
+        return self.chunk(runs)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         """The last events of a stream, or of one that failed after it began."""
@@ -74,7 +85,10 @@ class GenerationHandler(ModelNeededHandler):
             await self.write_whole(await off_loop(size, self.whole, runs))
 
     async def _stream(self, runs: list[Run]) -> None:
-        """Headers wait for the first output, so that a refusal is still a real status."""
+        """Headers wait for the first output, so that a refusal is still a real status.
+
+        After a large event the next one waits, and holds all that has come meanwhile; the last one never does.
+        """
         for run in runs:
             self.reader.watch(run.watchers)
         while runs and not self.reader.gone and not any(run.outputs or run.error for run in runs):
@@ -83,18 +97,32 @@ class GenerationHandler(ModelNeededHandler):
         while not self.reader.gone:
             error = next((run.error for run in runs if run.error), None)
             over = error is not None or all(run.ended is not None for run in runs)
-            chunk = self.chunk(runs) + (self.end(runs, error) if over else b"")
-            if chunk:
-                await self.write_event(chunk)
+            if over or time.monotonic() >= self._rests_until:
+                chunk = await self.next_chunk(runs) + (self.end(runs, error) if over else b"")
+                if chunk:
+                    await self.write_event(chunk)
+                self._rest_after(chunk)
             if over:
                 self.end_events()
                 return
-            await self.reader.wait(at_once=partial(self._go_on, runs))
+            rest = self._rests_until - time.monotonic()
+            await self.reader.wait(rest if rest > 0 else None, at_once=partial(self._go_on, runs))
             await self.catch_up()
 
     def _go_on(self, runs: list[Run]) -> bool:
-        """Send what is new, if that is all there is to do."""
-        return all(run.ended is None for run in runs) and self.write_at_once(partial(self.chunk, runs))
+        """Send what is new, if that is all there is to do, and little."""
+        alone = not self._rests_until and all(run.ended is None for run in runs)
+        return alone and self.write_at_once(partial(self._small_chunk, runs))
+
+    def _small_chunk(self, runs: list[Run]) -> bytes:
+        chunk = self.chunk(runs)
+        self._rest_after(chunk)
+        return chunk
+
+    def _rest_after(self, chunk: bytes) -> None:
+        if chunk:
+            large = len(chunk) > SMALL
+            self._rests_until = time.monotonic() + len(chunk) / STREAM_RATE if large else 0.0
 
 
 def _raise_first_error(runs: list[Run]) -> None:

@@ -18,7 +18,7 @@ from nbgen.errors import InternalError, NbgenError
 from nbgen.protocols import kserve_checks, kserve_grpc, protobuf_wire
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.server.grpc_errors import CODES, answered, parsed
-from nbgen.server.kserve_handlers import only_response, streams
+from nbgen.server.kserve_handlers import only_response
 from nbgen.server.off_loop import off_loop
 from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
@@ -100,7 +100,7 @@ class Inferences:
             running, ordered = True, not model.spec.decoupled
             if not ordered:
                 before.add_done_callback(lambda _: over.set_result(None))
-            if streams(model.spec, inference):
+            if model.spec.decoupled:
                 async with aclosing(model.responses(inference)) as responses:
                     async for response in responses:
                         await answers.put((await _message(response, inference, model), None))

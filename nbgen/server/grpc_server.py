@@ -18,7 +18,7 @@ from nbgen.protocols.kserve import MAX_INPUT_BYTES
 from nbgen.server.auth import bearer
 from nbgen.server.grpc_service import service
 
-#: What HTTP takes, and the rest of a message.
+#: Of one tensor in JSON, which HTTP takes, too, and the rest of a message. HTTP's binary tensors may be larger.
 MAX_RECEIVED = MAX_INPUT_BYTES + 2**20
 #: Logits may be large.
 MAX_SENT = 2**31 - 1

@@ -185,26 +185,13 @@ class InferHandler(KserveHandler):
 
 
 async def only_response(model: ServedModel, inference: Inference) -> InferenceResponse:
-    """The one response of an inference that does not stream. Raises InvalidRequest for one that does."""
-    if streams(model.spec, inference):
-        raise InvalidRequest(
-            "a request with stream=true has several responses, which infer cannot give: use generate_stream, or gRPC's "
-            "streaming infer"
-        )
+    """The one response of an inference. Raises InvalidRequest for one that asks for several."""
     found: InferenceResponse | None = None
-    async with aclosing(model.responses(inference)) as responses:
+    async with aclosing(model.responses(msgspec.structs.replace(inference, whole=True))) as responses:
         async for response in responses:
             found = response
     assert found is not None
     return found
-
-
-def streams(spec: ModelSpec, inference: Inference) -> bool:
-    """Whether the inference asks for its answer in pieces."""
-    if not spec.decoupled:
-        return False
-    given = [inference.inputs[name].data[0] for name in ("stream", "streaming") if name in inference.inputs]
-    return any(given) or any(inference.parameters.get(name) in (True, "true") for name in ("stream", "streaming"))
 
 
 def _costly_bytes(header: str | None, body: memoryview) -> int:

@@ -12,6 +12,7 @@ from traitlets import Dict
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from nbgen.engine_config import EngineConfig
+from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.life_options import LifeOptions
 
@@ -99,7 +100,7 @@ REFUSED: dict[str, str] = {
 }
 
 
-def command(config: EngineConfig) -> str:
+def command(config: EngineConfig, options: ServerOptions) -> str:
     """What starts a server of its own with this model and the unusual ones of these options: others may be secrets."""
     usual, words = EngineConfig(), ["jupyter nbgen"]
     named = [(trait, alias) for alias, trait in reversed(ALIASES.items()) if isinstance(trait, str)]
@@ -108,7 +109,18 @@ def command(config: EngineConfig) -> str:
         value = getattr(config, name)
         if name == "model" or value not in (None, getattr(usual, name)):
             words.append(shlex.quote(f"--{aliases.get(name, f'NbgenApp.{name}')}={value}"))
-    return " ".join(words)
+    return " ".join(words + _generate_options(options))
+
+
+def _generate_options(options: ServerOptions) -> list[str]:
+    """Those of `/generate`."""
+    given = {
+        "--incremental-streaming-output": options.incremental,
+        "--allow-auto-truncate": options.truncate,
+        f"--stream-interval={options.interval}": options.interval > 1,
+        f"--preferred-sampling-params={json.dumps(options.preferred)}": bool(options.preferred),
+    }
+    return [shlex.quote(word) for word, unusual in given.items() if unusual]
 
 
 def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:

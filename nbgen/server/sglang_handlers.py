@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nbgen import __version__, sse
@@ -22,6 +22,7 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.server import kserve_metrics, launch_options, metrics
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
+from nbgen.server.off_loop import off_loop
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
 
@@ -51,7 +52,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         options = self._options = self.server_options
         parse = partial(sglang.parse_generate, preferred=options.preferred, truncate=options.truncate)
         self._generation = await self.parsed(parse)
-        self._answers = _answers(self._generation, self._options.incremental)
+        self._answers = _answers(self._generation, self._options)
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)
 
@@ -63,8 +64,12 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         return sglang_answer.result_body(results, self._generation.single)
 
     def chunk(self, runs: list[Run]) -> bytes:
-        interval = self._generation.interval or self._options.interval
-        return b"".join(answer.chunk(sample, run.started, interval) for run, answer, sample in self._each(runs))
+        return _chunks(self._each(runs))
+
+    async def next_chunk(self, runs: list[Run]) -> bytes:
+        each = [(run, answer, sample.snapshot()) for run, answer, sample in self._each(runs)]
+        size = sum(sample.size for _, _, sample in each)
+        return await off_loop(size, _chunks, each)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         return (sglang_answer.error_event(error) if error else b"") + sse.DONE
@@ -203,7 +208,7 @@ class ServerInfoHandler(SglangHandler):
                 options=self.server_options,
                 limits=limits,
                 started=app.started,
-                command=launch_options.command(engine.config) if app.stands_alone else None,
+                command=launch_options.command(engine.config, self.server_options) if app.stands_alone else None,
             )
         )
 
@@ -223,16 +228,25 @@ class MetricsHandler(SglangHandler):
     head = get
 
 
-def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:
+def _chunks(each: Iterable[tuple[Run, Answer, Sample]]) -> bytes:
+    return b"".join(answer.chunk(sample, run.started) for run, answer, sample in each)
+
+
+def _answers(generation: Generation, options: ServerOptions) -> list[list[Answer]]:
     """Each request's answers, numbered prompt by prompt unless the call answers one object."""
     requests = generation.requests
     places = iter(range(sum(request.params.n for request in requests)))
     return [
         [
-            Answer(request, None if generation.single else next(places), incremental=incremental)
+            Answer(
+                request,
+                None if generation.single else next(places),
+                incremental=options.incremental,
+                interval=interval or options.interval,
+            )
             for _ in range(request.params.n)
         ]
-        for request in requests
+        for request, interval in zip(requests, generation.intervals, strict=True)
     ]
 
 

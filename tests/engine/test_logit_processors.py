@@ -195,10 +195,20 @@ def test_ids_are_read_again_for_another_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("token_ids", [[10**6], [-1], ["a"], 5, [True]])
-def test_ids_outside_the_vocabulary_end_their_request_alone(token_ids: object, tiny_engine: Assembly) -> None:
+def test_ids_outside_the_vocabulary_end_their_request_alone(
+    token_ids: object, tiny_engine: Assembly, caplog: pytest.LogCaptureFixture
+) -> None:
     outputs = generate(tiny_engine, [ask("bad", named("disallowed_tokens", token_ids=token_ids)), ask("good", None)])
-    assert "token_ids must be a list of integers from 0 to" in outputs["bad"][-1].finish_reason.message
+    message = outputs["bad"][-1].finish_reason.message
+    assert message.startswith("custom_logit_processor: token_ids must be a list of integers from 0 to")
+    assert not caplog.records, "which is its sender's mistake"
     assert outputs["good"][-1].finish_reason.type != "error"
+
+
+@pytest.mark.parametrize("options", [{}, {"regex": "[0-9]+"}])
+def test_a_processor_that_leaves_no_token_is_named(options: dict[str, str], tiny_engine: Assembly) -> None:
+    outputs = generate(tiny_engine, [ask("bad", named("allowed_tokens", token_ids=[]), **options)])
+    assert "custom_logit_processor" in outputs["bad"][-1].finish_reason.message
 
 
 @pytest.mark.parametrize("told", ["zzz", 5, [{"token_ids": [1]}]])

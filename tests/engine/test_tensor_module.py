@@ -44,10 +44,38 @@ def test_what_is_declared_is_given(batch: int, size: int) -> None:
     assert np.frombuffer(tensor.data, "float32").tolist() == [2, 4]
 
 
-@pytest.mark.parametrize("module", [Twice(), Twice("y")])
-def test_an_output_that_never_comes_is_an_error(module: torch.nn.Module) -> None:
+def test_an_output_that_has_no_place_in_what_comes_is_an_error() -> None:
     with pytest.raises(InternalError, match="declares z and does not give it"):
-        computed(module, ("y", (2,)), ("z", (2,)))
+        computed(Twice(), ("y", (2,)), ("z", (2,)))
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+def test_an_output_that_is_not_among_named_ones_is_left_out(batch: int) -> None:
+    (tensor,) = computed(Twice("y"), ("y", (2,)), ("z", (2,)), batch=batch)
+    assert tensor.name == "y"
+
+
+class Scaled(torch.nn.Module):
+    """Two inputs that need not be given, under other names than those that are declared."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor | None, c: float | torch.Tensor = 10.0) -> torch.Tensor:
+        return (a if b is None else a * b) + c
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("X", 13), ("X SCALE", 16), ("X BIAS", 5), ("X SCALE BIAS", 8), ("BIAS SCALE X", 8)]
+)
+def test_inputs_keep_their_places_where_some_are_not_given(given: str, found: int) -> None:
+    values = {"X": 3, "SCALE": 2, "BIAS": 2}
+    names = tuple(TensorSpec(name=name, datatype="FP32", dims=(1,), optional=name != "X") for name in values)
+    spec = ModelSpec(name="m", inputs=names, outputs=(TensorSpec(name="y", datatype="FP32", dims=(1,)),))
+    tensors = [
+        Tensor(name=name, datatype="FP32", shape=(1,), data=np.array([values[name]], "float32").tobytes())
+        for name in given.split()
+    ]
+    request = InferRequest(rid="r", model="m", inputs=tensors, outputs=["y"])
+    ((tensor,),) = TensorModule(Scaled(), spec, torch.device("cpu")).compute([request]).outputs
+    assert np.frombuffer(tensor.data, "float32") == [found]
 
 
 @pytest.mark.parametrize("dims", [(3,), (1, 2), ()])

@@ -74,8 +74,8 @@ REFUSED: list[tuple[Any, int, str]] = [
     (inputs(data=5), 400, "non-array as array"),
     (inputs(data=[1]), 400, "Failed to parse 'data' field: shape does not match true shape"),
     (inputs(data=[1, 2, 3]), 400, "Unable to parse 'data': Shape does not match true shape"),
-    (inputs(data=["a", "b"]), 400, "non-signed-integer"),
-    (inputs(data=[1, 2**31]), 400, "out of range of INT32"),
+    (inputs(data=["a", "b"]), 400, "input 'A': attempt to access JSON non-signed-integer"),
+    (inputs(data=[1, 2**31]), 400, "input 'A': a value is out of range of INT32"),
     ({"inputs": [GOOD, GOOD]}, 400, "input 'A' already exists in request"),
     ({"inputs": [GOOD, GOOD | {"name": "B"}]}, 400, "unexpected inference input 'B'"),
     ({"inputs": []}, 400, "expected number of inputs between 1 and 2 but got 0 inputs"),
@@ -153,6 +153,15 @@ def test_where_it_cannot_end(header: str, words: str) -> None:
         kserve.header_length(header, 9)
 
 
+@pytest.mark.parametrize("header", ["20", "5000"])
+def test_a_length_of_another_request_is_told_as_what_it_may_be(header: str) -> None:
+    with pytest.raises(InvalidRequest, match="tritonclient leaves it in a headers= dictionary"):
+        parse(inputs(), header)
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(b"{")
+    assert "headers=" not in refusal.value.message
+
+
 def test_numbers_of_64_bits_are_integers_and_larger_ones_doubles() -> None:
     found = [kserve.parameter("x", value) for value in (2**63 - 1, -(2**63), 2**63, True)]
     assert found == [2**63 - 1, -(2**63), float(2**63), True]
@@ -185,6 +194,7 @@ def test_json_and_binary_inputs_mix_in_order() -> None:
         ((-1, -1), "FP32", bytes(32), "more than one variable-sized dimension"),
         ((2,), "BYTES", b"any", "the model must have input shape [1]"),
         ((3,), "FP32", bytes(32), "byte size mismatch"),
+        ((-1,), "FP32", bytes(3), "Expected 4, got 3"),
     ],
 )
 def test_raw_bodies(dims: tuple[int, ...], datatype: str, body: bytes, words: str) -> None:
@@ -248,6 +258,9 @@ def test_compressed_bodies_come_back() -> None:
         assert bytes(kserve_answer.decompressed(memoryview(packed), 2000)) == b"".join(body)
         with pytest.raises(InvalidRequest, match="exceeds the maximum"):
             kserve_answer.decompressed(memoryview(packed), 1999)
+        for more in (packed, b"x"):
+            with pytest.raises(InvalidRequest, match=f"{len(more)} bytes follow the compressed body's end"):
+                kserve_answer.decompressed(memoryview(packed + more), 5000)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +270,7 @@ def test_compressed_bodies_come_back() -> None:
         (np.array([3, -7, 9], np.int64), "INT64", [b"9:2", b"3:0:a"]),
         (np.array([3, 2**64 - 1, 9], np.uint64), "UINT64", [b"18446744073709551615:1:b", b"9:2"]),
         (np.array([np.nan, 1, 1], np.float32), "FP32", [b"1.000000:1:b", b"1.000000:2"]),
+        (np.array([np.nan, -np.inf, 1], np.float32), "FP32", [b"1.000000:2", b"-inf:1:b"]),
     ],
 )
 def test_classes_are_the_largest_first(array: np.ndarray, datatype: str, words: list[bytes]) -> None:

@@ -85,6 +85,8 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"seed": 2**64}, "^seed must be an integer, got"),
         ({"stop_token_ids": [2**40]}, "^stop_token_ids must be at least"),
         ({"guided_decoding_guide_type": True}, "the kind 'true' is not supported"),
+        ({"sampling_parameters": "[]"}, "^sampling_parameters must be a JSON object as text$"),
+        ({"sampling_parameters": "{"}, "^sampling_parameters must be a JSON object as text: it is not JSON"),
         ({"request_output_len": -1}, "^request_output_len must be at least 0"),
         ({"min_length": 30}, r"^min_length must be at most max_tokens \(16\)"),
         ({"sampling_param_max_tokens": 2, "min_tokens": 3}, r"^min_tokens must be at most sampling_param_max_tokens"),
@@ -93,6 +95,11 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
 def test_refusals_name_what_the_caller_wrote(options: dict[str, Parameter], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         asked(**options)
+
+
+def test_prompts_that_exclude_each_other_are_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"^text_input and prompt exclude each other"):
+        asked(prompt="a")
 
 
 def test_the_same_said_twice_is_said_once() -> None:

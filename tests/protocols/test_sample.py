@@ -91,3 +91,19 @@ def test_its_size_is_about_that_of_its_json() -> None:
     ):
         size = sample(GenerateOutput(rid="r", **given)).size
         assert 0.5 < size / len(msgspec.json.encode(written)) < 2
+
+
+def test_a_snapshot_does_not_grow() -> None:
+    first = GenerateOutput(
+        rid="r",
+        text="a",
+        token_ids=(5,),
+        logprobs=[TokenLogprobs((-0.5, 5, None))],
+        tensors=[piece("hidden_states", b"1234")],
+        parts=[AnswerPart(content="a")],
+    )
+    growing, same = sample(first), sample(first)
+    found = growing.snapshot()
+    growing.add(first)
+    assert vars(found) == vars(same)
+    assert len(growing.output_ids) == 2

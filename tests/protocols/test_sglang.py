@@ -76,6 +76,13 @@ def test_who_shares_the_cache_and_who_comes_first() -> None:
     assert parse(text="a", extra_key="k", priority=-3).requests[0].namespace == ("k", "")
     assert parse(text="a", cache_salt="s", priority=-3).requests[0].namespace == ("", "s")
     assert parse(text="a", cache_salt="s", priority=-3).requests[0].priority == -3
+    each = parse(text=["a", "b", "c"], extra_key=["k", None, "k"], cache_salt=["s", "s", None]).requests
+    assert [request.namespace for request in each] == [("k", "s"), ("", "s"), ("k", "")]
+    same = parse(text=["a", "b"], extra_key="k", sampling_params={"n": 2}).requests
+    assert [request.namespace for request in same] == [("k", "")] * 2
+    for wrong in (["k"], ["k", 5]):
+        with pytest.raises(InvalidRequest, match="extra_key"):
+            parse(text=["a", "b"], extra_key=wrong)
 
 
 def test_requests_of_one_call_are_of_one_group() -> None:
@@ -83,10 +90,11 @@ def test_requests_of_one_call_are_of_one_group() -> None:
     assert parse(text="a").requests[0].group != parse(text="a").requests[0].group
 
 
-def test_the_interval_of_a_stream_is_the_first_that_is_given() -> None:
-    assert parse(text="a").interval is None
+def test_each_prompt_has_the_interval_of_its_own_parameters() -> None:
+    assert parse(text="a").intervals == [None]
     batch = [{"stream_interval": None}, {"stream_interval": 1}, {"stream_interval": 9}]
-    assert parse(text=["a", "b", "c"], sampling_params=batch).interval == 1
+    assert parse(text=["a", "b", "c"], sampling_params=batch).intervals == [None, 1, 9]
+    assert parse(text=["a", "b"], sampling_params={"stream_interval": 2}).intervals == [2, 2]
     with pytest.raises(InvalidRequest, match="at least 1, got 0"):
         parse(text="a", sampling_params={"stream_interval": 0})
 
@@ -107,12 +115,41 @@ def test_sampling_params_are_broadcast_or_taken_by_prompt() -> None:
     assert [r.params.max_new_tokens for r in each.requests] == [3, 4]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rid": ["x"]},
+        {"lora_path": [None]},
+        {"return_hidden_states": [True]},
+        {"extra_key": ["k"]},
+        {"sampling_params": [{"n": 2, "max_new_tokens": 1}]},
+    ],
+)
+def test_a_prompt_of_several_samples_is_a_batch_of_one(fields: dict[str, Any]) -> None:
+    fields = {"sampling_params": {"n": 2, "max_new_tokens": 1}, **fields}
+    generation = parse(text="a", **fields)
+    assert not generation.single
+    assert [request.params.n for request in generation.requests] == [2]
+
+
+def test_a_list_that_goes_with_samples_is_refused_in_true_words() -> None:
+    with pytest.raises(InvalidRequest, match=r"one for each prompt of a batch$"):
+        parse(text=["a", "b"], lora_path=["x"], sampling_params={"n": 2})
+
+
 def test_a_list_of_custom_params_has_one_for_each_prompt() -> None:
     sampling = {"custom_params": [{"a": 1}, None], "max_new_tokens": 3}
     params = [request.params for request in parse(text=["a", "b"], sampling_params=sampling).requests]
     assert [(each.custom_params, each.max_new_tokens) for each in params] == [({"a": 1}, 3), (None, 3)]
     (single,) = parse(text="a", sampling_params={"custom_params": [{"a": 1}]}).requests
     assert single.params.custom_params == {"a": 1}
+
+
+def test_an_empty_stop_string_counts_here() -> None:
+    assert [parse(text="a", sampling_params={"stop": given}).requests[0].params.stop for given in ("", ["", "x"])] == [
+        ("",),
+        ("", "x"),
+    ]
 
 
 def test_rids() -> None:
@@ -154,6 +191,22 @@ def test_a_body_that_is_no_object_is_a_schema_error(body: bytes) -> None:
 )
 def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
     with pytest.raises(SchemaError):
+        parse(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
+        ({"text": 5}, "`text` must be text or a list of text, got 5"),
+        ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
+        ({"text": "a", "rid": "x y"}, "got 'x y'"),
+        ({"input_ids": [1, -7]}, "out-of-vocabulary token id, -7"),
+        ({"input_ids": [1, 2**31]}, "out-of-vocabulary token id, 2147483648"),
+    ],
+)
+def test_a_refusal_says_what_came(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
         parse(**fields)
 
 

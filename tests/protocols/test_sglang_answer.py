@@ -26,11 +26,11 @@ def output(text: str, *ids: int, total: int, reason: FinishReason | None = None)
     )
 
 
-def chunks(answer: Answer, *outputs: GenerateOutput, interval: int = 1) -> list[dict]:
+def chunks(answer: Answer, *outputs: GenerateOutput) -> list[dict]:
     sample, events = Sample(), b""
     for step in outputs:
         sample.add(step)
-        events += answer.chunk(sample, time.monotonic(), interval)
+        events += answer.chunk(sample, time.monotonic())
     return [json.loads(event.data) for event in Decoder().feed(events)]
 
 
@@ -48,7 +48,7 @@ def test_chunks_are_cumulative_and_the_last_is_complete() -> None:
 
 def test_an_interval_sends_the_first_token_at_once_then_waits() -> None:
     steps = [output("x", i, total=i) for i in range(1, 6)]
-    sent = chunks(Answer(REQUEST), *steps, output("", total=5, reason=STOP), interval=3)
+    sent = chunks(Answer(REQUEST, interval=3), *steps, output("", total=5, reason=STOP))
     assert [len(chunk["output_ids"]) for chunk in sent] == [1, 4, 5]
 
 

@@ -62,6 +62,17 @@ def test_other_members_become_parameters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "datatype"), [(2**31 - 1, "INT32"), (2**31, "INT64"), (f'"{2**40}"', "INT64"), (-(2**40), "INT64")]
+)
+def test_a_number_takes_as_wide_a_datatype_as_it_needs(value: int | str, datatype: str) -> None:
+    many = TensorSpec(name="max_tokens", datatype="INT32", dims=(1,), also=("INT64", "UINT32"))
+    spec = ModelSpec(name="m", inputs=(many,), outputs=())
+    (tensor,) = parse_generate(memoryview(f'{{"max_tokens": {value}}}'.encode()), spec).inputs.values()
+    assert tensor.datatype == datatype
+    assert tensors.values(tensor.data, datatype) == [int(str(value).strip('"'))]
+
+
+@pytest.mark.parametrize(
     ("body", "words"),
     [
         ('{"M": [1, 2, 3]}', r"'M' can not convert 3 elements to the shape \[-1, 2\]"),
@@ -70,7 +81,7 @@ def test_other_members_become_parameters() -> None:
         ('{"T": "a", "parameters": {"T": "b"}}', "Converting keyword: 'parameters': input 'T' already exists"),
         ('{"T": "a", "T": "b"}', "input 'T' already exists"),
         (f'{{"other": 1{"0" * 400}}}', "parameter 'other' is a number that no double holds"),
-        ('{"T": {}}', "attempt to access JSON non-string as string"),
+        ('{"T": {}}', "input 'T': attempt to access JSON non-string as string"),
         ('{"N": {}}', "attempt to access JSON non-signed-integer as signed-integer"),
         ('{"stop": {}}', "attempt to access JSON non-string as string"),
         ('{"M": [1, 1e40]}', "a value is out of range of FP32"),
@@ -82,7 +93,7 @@ def test_other_members_become_parameters() -> None:
         ('{"id": 7}', "Unable to parse 'id'"),
         *[('{"other":' * depth + r'"\ud83d\ude00"' + "}" * depth, "nested too deep|invalid type") for depth in DEPTHS],
         ("[1]", "not an object"),
-        ("{", "not JSON"),
+        ("{", r"not JSON: Expecting property name .* \(character 1\)"),
     ],
 )
 def test_what_is_no_input_is_refused(body: str, words: str) -> None:

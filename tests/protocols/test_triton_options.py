@@ -1,12 +1,13 @@
 """Triton's options: from whatever type they come in to what the engine is asked, without a model."""
 
+import json
 from typing import Any
 
 import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.protocols.triton_options import OPTIONS, Options, gather, specs
-from nbgen.protocols.triton_sampling import adapter, refuse_unsupported, sampling_params, word_lists
+from nbgen.protocols.triton_sampling import adapter, priority, refuse_unsupported, sampling_params, word_lists
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
 
@@ -51,11 +52,59 @@ def test_values_are_cast_to_their_options_types(name: str, given: Any, taken: An
         ("stream", 1, "true or false, got '1'"),
         ("stream", "yes", "true or false"),
         ("stop_token_ids", [1, 1.5], "an integer"),
+        ("max_tokens", "1_0", "an integer, got '1_0'"),
+        ("temperature", "1_0", "a finite number"),
+        ("temperature", True, "a finite number, got 'True'"),
+        ("stop", {"a": 1}, "text or a list of text"),
+        ("bad_words", ["a", 5], "text or a list of text, got 5"),
     ],
 )
 def test_what_cannot_be_cast_is_refused_by_its_name(name: str, given: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^sampling_param_{name} must be {words}"):
         gather({f"sampling_param_{name}": given}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "option", "taken"),
+    [
+        ("guided_decoding", {"regex": "[0-9]{3}"}, "regex", "[0-9]{3}"),
+        ("guided_decoding", '{"regex": "[0-9]{3}"}', "regex", "[0-9]{3}"),
+        ("guided_regex", "a|b", "regex", "a|b"),
+        ("guided_choice", ["a", "b"], "regex", "a|b"),
+        ("guided_grammar", 'root ::= "a"', "ebnf", 'root ::= "a"'),
+        ("guided_json", {"type": "object"}, "json_schema", '{"type":"object"}'),
+    ],
+)
+def test_structured_output_has_the_names_of_every_vllm(name: str, value: Any, option: str, taken: str) -> None:
+    asked = params(sampling_parameters=json.dumps({name: value}))
+    assert getattr(asked, option) == taken
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"guided_whitespace_pattern": " "}, "'whitespace_pattern' is not supported"),
+        (
+            {"guided_regex": "a", "guided_decoding": {"regex": "b"}},
+            r"Only one of structured_outputs\.regex and guided_regex can be set",
+        ),
+        (
+            {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a", "guided_regex": "b"},
+            "Only one of",
+        ),
+    ],
+)
+def test_structured_output_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        params(sampling_parameters=json.dumps(options))
+
+
+@pytest.mark.parametrize("value", [-5, "1", True, 1.5])
+def test_a_priority_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="Unable to parse 'priority': expected unsigned integer"):
+        priority(value)
+    assert (priority(None), priority(0)) == (0, 0)
+    assert priority(1) > priority(2) > 0
 
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", float("nan")), ("runtime_top_p", float("inf"))])

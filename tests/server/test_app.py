@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -74,12 +75,16 @@ SET_BY_FLAGS = (
 
 
 def test_it_starts_with_every_flag(tmp_path: Path) -> None:
-    server = Server(tmp_path, *QUICK, *(f"--{flag}" for flag in FLAGS))
+    options = ["--stream-interval=3", '--preferred-sampling-params={"temperature": 0}']
+    server = Server(tmp_path, *QUICK, *(f"--{flag}" for flag in FLAGS), *options)
     try:
         said = server.http.get("server_info").json()
         assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
         assert said["launch_command"].startswith("jupyter nbgen --model=")
-        assert "--NbgenApp.compile=True" in said["launch_command"]
+        words = shlex.split(said["launch_command"])
+        assert {"--NbgenApp.compile=True", "--incremental-streaming-output", "--allow-auto-truncate", *options} <= {
+            *words
+        }
         assert "token" not in said["launch_command"], "which the server was given"
         assert 0 < time.time() - said["startup_time"] < 600
     finally:

@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from nbgen.server.generation_handler import STREAM_RATE
 from tests.server.conftest import TOKEN, Server
 from tests.server.test_limits import raw
 from tests.server.triton import TOKEN_METADATA, client, grpc_address, tensor
@@ -122,6 +124,29 @@ def test_megabytes_of_numbers_beside_texts(server: Server, watch: subprocess.Pop
         answer = server.http.post("generate", json=body)
     assert answer.status_code == 200, answer.text[:300]
     assert len(answer.content) > 15 * MB
+
+
+@pytest.mark.parametrize("asked", ["log-probabilities", "hidden states"])
+def test_a_stream_that_repeats_megabytes_takes_turns(server: Server, watch: subprocess.Popen[str], asked: str) -> None:
+    """Each event is all that there is so far; what has come while it was made and sent is in the next."""
+    params = {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0}
+    body: dict[str, Any] = {"text": [str(place) for place in range(8)], "sampling_params": params, "stream": True}
+    if asked == "log-probabilities":
+        body |= {"return_logprob": True, "top_logprobs_num": 260}
+    else:
+        body |= {"return_hidden_states": True}
+    started = time.monotonic()
+    with nobody_waits(watch), server.http.stream("POST", "generate", json=body, timeout=300) as answer:
+        assert answer.status_code == 200
+        sent = b"".join(answer.iter_raw())
+    events = sent.split(b"\n\n")
+    assert events[-2:] == [b"data: [DONE]", b""]
+    last = {event["index"]: event for event in map(json.loads, (each[len(b"data: ") :] for each in events[-20:-2]))}
+    lists = [last[place]["meta_info"].get("output_top_logprobs", [0] * 400) for place in range(8)]
+    assert [len(last[place]["output_ids"]) for place in range(8)] == [400] * 8
+    assert [len(entries) for entries in lists] == [400] * 8
+    end = sum(map(len, events[-10:]))
+    assert len(sent) - end < STREAM_RATE * (time.monotonic() - started)
 
 
 def listed(item: bytes, count: int, datatype: bytes = b"FP32", shape: bytes = b"") -> bytes:

@@ -35,6 +35,12 @@ def test_a_single_prompt_answers_an_object(server: Server) -> None:
     assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
 
 
+def test_an_empty_stop_string_matches_at_once(server: Server) -> None:
+    answer = generate(server, text="hello", sampling_params={**GREEDY, "stop": ""})
+    assert (answer["text"], len(answer["output_ids"])) == ("", 1)
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": ""}
+
+
 def test_put_is_post_and_the_same_prompt_gives_the_same_text(server: Server) -> None:
     first = generate(server, text="hello")
     again = server.http.put("generate", json={"text": "hello", "sampling_params": GREEDY}).json()

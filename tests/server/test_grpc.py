@@ -214,6 +214,26 @@ def test_a_stream_carries_tokens_of_many_requests_and_survives_errors(remote: Gr
     assert whole.as_numpy("text_output")[0] == texts["0"]
 
 
+def test_a_stream_is_one_however_it_is_asked_for(remote: Grpc) -> None:
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    inputs = [text("hello", kind=triton)]
+    options = {"ignore_eos": True, "max_tokens": 9, "temperature": 0}
+    with remote.client() as client:
+        client.start_stream(lambda result, error: found.put((result, error)), headers=TOKEN_METADATA)
+        asked = {**options, "sampling_parameters": '{"stream": "True"}'}
+        client.async_stream_infer(MODEL, inputs, request_id="a", parameters=asked)
+        client.stop_stream()
+    pieces = []
+    while not found.empty():
+        result, error = found.get()
+        assert error is None
+        pieces.append((result.as_numpy("text_output")[0], result.get_response().parameters["triton_final_response"]))
+    assert len(pieces) > 1
+    assert [final.bool_param for _, final in pieces] == [False] * (len(pieces) - 1) + [True]
+    whole = remote.infer(MODEL, inputs, parameters={**options, "exclude_input_in_output": True})
+    assert b"".join(piece for piece, _ in pieces) == whole.as_numpy("text_output")[0]
+
+
 def test_answers_keep_their_order_across_errors_and_models_that_need_not(remote: Grpc) -> None:
     found: list[str] = []
 

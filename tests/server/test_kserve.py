@@ -14,7 +14,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import TOKEN, Server
-from tests.server.triton import HEADERS, client, counts, flag, text
+from tests.server.triton import HEADERS, client, counts, flag, tensor, text
 
 MODEL = "long-llama"
 
@@ -181,9 +181,20 @@ def test_too_much_json_is_refused_and_the_connection_lives(server: Server) -> No
         assert http.get("v2/health/live").status_code == 200
 
 
-def test_a_stream_has_no_place_in_infer(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "parameters"),
+    [
+        ([flag("stream")], {}),
+        ([], {"stream": True}),
+        ([], {"streaming": "TRUE"}),
+        ([], {"sampling_param_stream": True}),
+        ([], {"sampling_parameters": '{"stream": true}'}),
+        ([tensor("sampling_parameters", np.array(['{"stream": "True"}'], object))], {}),
+    ],
+)
+def test_a_stream_has_no_place_in_infer(server: Server, inputs: list[Any], parameters: dict[str, Any]) -> None:
     with client(server) as found, pytest.raises(InferenceServerException, match="generate_stream"):
-        found.infer(MODEL, [text("a"), flag("stream")])
+        found.infer(MODEL, [text("a"), *inputs], parameters=parameters)
 
 
 def test_curl_sends_what_it_likes(server: Server, tmp_path: Path) -> None:

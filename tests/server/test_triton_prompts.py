@@ -156,6 +156,8 @@ def test_times_of_a_request(server: Server) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
+        ({"allowed_token_ids": [10**8]}, "allowed_token_ids: token_ids must be a list of integers from 0 to"),
+        ({"allowed_token_ids": [10**8]}, "got 100000000"),
         ({"bad_words_list": [5, 3]}, "bad_words_list must be [2, n]"),
         ({"bad_words_list": [10**6, 1]}, "bad_words_list has the id 1000000, which is out-of-vocabulary"),
         ({"stop_words_list": [1, 10**6, 2, -1]}, "stop_words_list has the id 1000000, which is out-of-vocabulary"),
