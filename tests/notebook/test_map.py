@@ -327,3 +327,11 @@ def test_rows_that_a_crash_of_the_engine_broke_off_are_asked_again(connected: Pr
     assert rows.error.tolist() == [None] * 10
     assert rows.text.tolist() == [expected] * 10
     assert rows.completion_tokens.tolist() == [300] * 10
+
+
+def test_thoughts_of_a_map_are_those_of_one_answer(calling_client: AnyClient) -> None:
+    thinks = {"template_options": {"thinks": True}, "max_new_tokens": 12, "temperature": 0}
+    alone = nbgen.generate("hi", **thinks)
+    assert alone.reasoning
+    answers = nbgen.map(["hi"], progress=False, **thinks)
+    assert (answers.text[0], answers.reasoning[0]) == (alone.text, alone.reasoning)
