@@ -273,7 +273,7 @@ def default_client(start: bool = True) -> AnyClient:
     """
     global _client, _chosen
     with _lock:
-        if _client is None or (_client.lost and not (_is_to_stay(_client) and answers(_client))):
+        if _client is None or (_client.lost and not _is_there(_client)):
             before, _client = _client, _find(start)
             if _chosen and before is not None and before.url != _client.url:
                 print(f"the server at {before.url} is gone; the one at {_client.url} is used from now on")
@@ -281,9 +281,13 @@ def default_client(start: bool = True) -> AnyClient:
         return _client
 
 
-def _is_to_stay(client: AnyClient) -> bool:
-    """Whether it is used for as long as it answers: the user named it, or nobody else would find it."""
-    return _chosen or (_private is not None and client is _private.client)
+def _is_there(client: AnyClient) -> bool:
+    """Whether it is used on, although a call did not reach it: what the user named while it answers, this kernel's own
+    while it runs, busy as it may be, for nobody else would find it.
+    """
+    if _private is None or client is not _private.client:
+        return _chosen and answers(client)
+    return _private.running or answers(client)  # a fork sees no process of its parent's
 
 
 def _find(start: bool) -> AnyClient:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -256,6 +257,19 @@ def test_a_server_that_was_out_of_reach_for_a_moment_stays(
     monkeypatch.setattr(served.client, "lost", True)
     assert session.default_client() is served.client
     assert capsys.readouterr().out == ""
+
+
+def test_a_server_of_this_kernels_own_stays_for_as_long_as_it_runs(
+    served: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the model that was loaded into it and every answer, however long it takes to say hello."""
+    monkeypatch.setattr(session, "_find", lambda start: pytest.fail("another was looked for"))
+    monkeypatch.setattr(served.client, "lost", True)
+    served._process.send_signal(signal.SIGSTOP)
+    try:
+        assert session.default_client() is served.client
+    finally:
+        served._process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("asked", [True, False])
