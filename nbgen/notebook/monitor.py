@@ -39,8 +39,11 @@ class Monitor(anywidget.AnyWidget):
         self.on_msg(lambda _, message, buffers: self._receive(message))
 
     def __repr__(self) -> str:
-        client = session.default_client()
-        return str(Status(client.url, client.model()))
+        try:
+            client = session.default_client(start=False)
+            return str(Status(client.url, client.model()))
+        except NbgenError as error:
+            return f"<monitor: {error}>"
 
     def _receive(self, message: dict[str, Any]) -> None:
         """What the page asks of the kernel; it may come on any thread and must not hold up the next."""
