@@ -66,7 +66,8 @@ class Panel(anywidget.AnyWidget):
         if not in_notebook():
             print(self._elsewhere)
             return
-        display(self._repr_mimebundle_()[0], raw=True)
+        data, *metadata = self._repr_mimebundle_()
+        display(data, metadata=metadata[0] if metadata else None, raw=True)
         self._transcript.show()
         self._write_down()
 

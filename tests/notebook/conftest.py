@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
-from tests.chat_templates import CALLS, THOUGHT, template
+from tests.chat_templates import CALLS, template
 from tests.conftest import save_model
 
 FOLDERS = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
@@ -60,10 +60,10 @@ def shell(connected: PrivateServer) -> Iterator[InteractiveShell]:
 
 @pytest.fixture(scope="session")
 def caller(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
-    """A server with a model that can be made to call tools, and to think."""
+    """A server with a model that can be made to call tools."""
     folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = template(CALLS["objects"], THOUGHT)
+    tokenizer.chat_template = template(CALLS["objects"])
     tokenizer.save_pretrained(folder)
     server = PrivateServer(str(folder), options={"standby": False})
     yield server
