@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from nbgen.errors import NbgenError, Unavailable, from_status
 from nbgen.notebook.event_task import Event, EventTask
+from nbgen.notebook.interrupts import waking
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 
@@ -130,9 +131,10 @@ class TextStream:
     async def _text(self, events: AsyncIterator[Event]) -> str:
         """The next text that is awaited; none at the end."""
         try:
-            while self._open:
-                if text := self._apply(*(await anext(events, None) or LOST)):
-                    return text
+            with waking():
+                while self._open:
+                    if text := self._apply(*(await anext(events, None) or LOST)):
+                        return text
         except BaseException as error:  # A cancelled task, too, ends the run.
             self._break(error)
             if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
