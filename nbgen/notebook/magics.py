@@ -338,8 +338,5 @@ def _suggestion(known: Mapping[str, Any], words: list[str], unknown: list[str]) 
 
 
 def _short(error: NbgenError) -> Exception:
-    """The error in one line: where in nbgen it arose helps nobody who wrote a prompt."""
-    if isinstance(error, InvalidRequest):
-        return UsageError(str(error))
-    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
-    return error
+    """The error as of what the person wrote, where it is that."""
+    return UsageError(str(error)) if isinstance(error, InvalidRequest) else error
