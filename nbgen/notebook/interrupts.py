@@ -40,6 +40,7 @@ def waking() -> Iterator[None]:
     that waits for a socket does not hear (7.4).
     """
     loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
 
     def tick() -> None:
         nonlocal timer

@@ -11,27 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from nbgen.errors import NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.server_widget import ServerWidget
 from nbgen.notebook.status import Status
 
 _STATIC = Path(__file__).parent / "static"
 
 
-class Monitor(anywidget.AnyWidget):
+class Monitor(ServerWidget):
     """Model, memory, KV cache, requests and tokens per second, with buttons to load, to unload and to stop all."""
 
     _esm = _STATIC / "monitor.js"
     _css = _STATIC / "monitor.css"
 
-    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
     interval_ms = traitlets.Int(1000, min=200, help="Time between two looks, in milliseconds.").tag(sync=True)
-    transport = traitlets.Enum(
-        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
-    ).tag(sync=True)
 
     def __init__(self, *, interval_ms: int = 1000, transport: str = "auto") -> None:
         server_id = session.default_client().hello()["server_id"]

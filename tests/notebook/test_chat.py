@@ -51,6 +51,21 @@ def test_options_are_checked_at_once(connected: PrivateServer) -> None:
         nbgen.Chat(temprature=1)
 
 
+def test_panels_that_stand_turn_to_the_server_that_python_asks(
+    connected: PrivateServer, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nbgen.notebook.session, "_client", None)
+    own = connected.client.hello()["server_id"]
+    other = nbgen.connect(connected.url.removesuffix("nbgen/"), connected.client.token, kind="openai")
+    shown = nbgen.monitor()
+    assert (chat.server_id, shown.server_id) == ("", "")
+    back = nbgen.connect(connected.url, connected.client.token)
+    assert (chat.server_id, shown.server_id) == (own, own)
+    for client in (other, back):
+        client.close()
+    shown.close()
+
+
 def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     assert chat.messages == []
     chat.ask("one")
