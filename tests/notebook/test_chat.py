@@ -12,6 +12,7 @@ import nbformat
 import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 
 import nbgen
@@ -366,3 +367,15 @@ def test_a_chat_of_any_name_answers_and_is_found_again(connected: PrivateServer,
     assert again.messages == chat.messages != []
     chat.close()
     again.close()
+
+
+def test_a_panel_is_displayed_with_what_goes_beside_it(
+    chat: Chat, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Colab anywidget says there which program draws widgets."""
+    beside = {"application/vnd.jupyter.widget-view+json": {"colab": {"custom_widget_manager": {}}}}
+    monkeypatch.setattr("nbgen.notebook.panel.in_notebook", lambda: True)
+    monkeypatch.setattr(Chat, "_repr_mimebundle_", lambda self: ({"text/plain": "panel"}, beside))
+    with capture_output() as shown:
+        chat._ipython_display_()
+    assert (shown.outputs[0].data, shown.outputs[0].metadata) == ({"text/plain": "panel"}, beside)
