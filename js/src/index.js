@@ -9,6 +9,7 @@ import { h } from "./dom.js";
 import { isAlone } from "./kernel.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
+import { Way } from "./way.js";
 
 const PANELS = { chat: Chat, compare: Compare, stream: Stream };
 
@@ -21,17 +22,22 @@ function mount(model, host, direct) {
   };
   const chat = model.get("chat");
   const calls = Boolean(model.get("owner")); // the answer goes on once they are made
-  const transport = direct ? new Direct(direct.server, chat, listener, calls) : new Comm(own, chat, listener);
-  const released = new Released(transport);
+  const transport = (direct) => (direct ? new Direct(direct.server, chat, listener, calls) : new Comm(own, chat, listener));
+  const way = new Way(transport(direct));
+  const released = new Released(way);
   panel.element.append(released.element);
   host.replaceChildren(panel.element);
-  panel.open(transport);
+  panel.open(way);
   released.look();
+  const move = (direct) => {
+    way.take(transport(direct));
+    released.look();
+  };
   const close = () => {
     panel.close();
     own.silence();
   };
-  return { panel, close };
+  return { panel, move, close };
 }
 
 /** The widget's model for one panel, whose listeners end together. */
@@ -54,21 +60,29 @@ function refusal() {
 async function render({ model, el }) {
   const host = h("div");
   el.append(host);
-  const direct = await directServer(model);
+  let direct = await directServer(model);
   if (!direct && model.get("transport") === "direct") {
     host.append(refusal());
     return () => {};
   }
-  let { panel, close } = mount(model, host, direct);
+  let { panel, move, close } = mount(model, host, direct);
   const renew = () => {
     const { draft } = panel;
     const focused = host.contains(document.activeElement);
     close();
-    ({ panel, close } = mount(model, host, direct));
+    ({ panel, move, close } = mount(model, host, direct));
     if (draft) panel.draft = draft;
     if (focused) panel.focus?.();
   };
-  const remote = (message) => {
+  let moved = null; // where it is known which way leads to the kernel's server
+  const turn = async () => {
+    const next = await directServer(model);
+    if (Boolean(next) !== Boolean(direct)) move(next);
+    direct = next;
+  };
+  const turned = () => (moved = turn());
+  const remote = async (message) => {
+    await moved;
     if (message.type === "started") panel.adopt(message);
     else if (message.type === "expanded") panel.receive("expanded", message);
   };
@@ -76,11 +90,13 @@ async function render({ model, el }) {
   document.addEventListener("visibilitychange", looked);
   window.addEventListener("focus", looked);
   model.on("change:chat", renew);
+  model.on("change:server_id", turned);
   model.on("msg:custom", remote);
   return () => {
     document.removeEventListener("visibilitychange", looked);
     window.removeEventListener("focus", looked);
     model.off("change:chat", renew);
+    model.off("change:server_id", turned);
     model.off("msg:custom", remote);
     close();
   };

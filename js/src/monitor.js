@@ -132,7 +132,7 @@ function watch(element, interval, look) {
 }
 
 async function render({ model, el }) {
-  const server = (await directServer(model))?.server;
+  let server = (await directServer(model))?.server;
   const ask = async (path, body = {}) => {
     try {
       await (await server.request(path, { body })).text();
@@ -167,11 +167,17 @@ async function render({ model, el }) {
     if (message.type === "model") monitor.show(message.model, performance.now() / 1000);
     else if (message.type === "error") monitor.fail(message.message);
   };
+  const turned = async () => {
+    server = (await directServer(model))?.server;
+    asked = -Infinity;
+  };
   model.on("msg:custom", heard);
+  model.on("change:server_id", turned);
   const leave = watch(monitor.element, model.get("interval_ms"), look);
   return () => {
     leave();
     model.off("msg:custom", heard);
+    model.off("change:server_id", turned);
   };
 }
 

@@ -16,7 +16,7 @@ test("a kernel that is busy is not asked again and again, but one whose answer w
   context.mock.method(performance, "now", () => now);
   const sent = [];
   const traits = { transport: "comm", interval_ms: SECOND };
-  const model = { get: (name) => traits[name], send: (message) => sent.push(message), on: (_, receive) => (model.receive = receive), off: () => {} };
+  const model = { get: (name) => traits[name], send: (message) => sent.push(message), on: (name, heard) => (model[name] = heard), off: () => {} };
   const wait = (seconds) => {
     for (let second = 0; second < seconds; second++) {
       now += SECOND;
@@ -26,7 +26,7 @@ test("a kernel that is busy is not asked again and again, but one whose answer w
   const leave = await monitor.render({ model, el: document.createElement("div") });
   wait(9);
   assert.equal(sent.length, 1);
-  model.receive({ type: "model", model: { state: "ready" } });
+  model["msg:custom"]({ type: "model", model: { state: "ready" } });
   wait(1);
   assert.equal(sent.length, 2);
   wait(10);
@@ -37,11 +37,31 @@ test("a kernel that is busy is not asked again and again, but one whose answer w
 test("a model that was unloaded because nobody asked it anything says so", async () => {
   const el = document.createElement("div");
   const traits = { transport: "comm", interval_ms: SECOND };
-  const model = { get: (name) => traits[name], send: () => {}, on: (_, receive) => (model.receive = receive), off: () => {} };
+  const model = { get: (name) => traits[name], send: () => {}, on: (name, heard) => (model[name] = heard), off: () => {} };
   const leave = await monitor.render({ model, el });
-  model.receive({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: 12 } });
+  model["msg:custom"]({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: 12 } });
   assert.match(el.textContent, /stopped after 12 s without a request; the next one loads it/);
-  model.receive({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: null } });
+  model["msg:custom"]({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: null } });
   assert.doesNotMatch(el.textContent, /without a request/);
+  leave();
+});
+
+test("where the kernel turns to another server than the page's, the kernel is asked", async (context) => {
+  context.mock.timers.enable({ apis: ["setInterval"] });
+  context.mock.method(globalThis, "fetch", async () => Response.json({ server_id: "page", state: "ready", name: "m" }));
+  globalThis.location = { href: "http://localhost/" };
+  document.cookie = "";
+  const sent = [];
+  const traits = { transport: "auto", interval_ms: SECOND, server_id: "page" };
+  const widget_manager = { kernel: { serverSettings: { baseUrl: "http://localhost/", token: "" } } };
+  const model = { widget_manager, get: (name) => traits[name], send: (message) => sent.push(message), on: (name, heard) => (model[name] = heard), off: () => {} };
+  const leave = await monitor.render({ model, el: document.createElement("div") });
+  await new Promise((resolve) => setImmediate(resolve));
+  context.mock.timers.tick(SECOND);
+  assert.deepEqual(sent, []);
+  traits.server_id = "another";
+  await model["change:server_id"]();
+  context.mock.timers.tick(SECOND);
+  assert.deepEqual(sent, [{ type: "look" }]);
   leave();
 });

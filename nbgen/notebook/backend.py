@@ -57,7 +57,9 @@ class Words:
         return self.done(self._reason) if self._reason else []
 
     def delta(self, text: str, tokens: int = 1, index: int = 0, reasoning: str = "") -> list[Event]:
-        """New text, or thoughts."""
+        """New text, or thoughts. Raises TypeError for what is neither."""
+        if not (isinstance(text, str) and isinstance(reasoning, str) and isinstance(index, int)):
+            raise TypeError
         if not text and not reasoning:
             return []
         self._tokens += tokens

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
+from nbgen.notebook.interrupts import TICK_SECONDS
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.task_thread import TaskThread
@@ -59,13 +60,19 @@ class BackgroundRun:
         return self._answer.result
 
     def __await__(self) -> Generator[Any, None, Result]:
-        return asyncio.to_thread(self.wait).__await__()
+        return self._whole().__await__()
 
     def __repr__(self) -> str:
         if self.error is not None and not self.running:
             return f"<{type(self.error).__name__}: {self.error}>"
         state = "running" if self.running else self._answer.result.finish_reason
         return f"<{state}: {self.text[-60:]!r}>"
+
+    async def _whole(self) -> Result:
+        # A thread that waits would wait on where this is cancelled, and an idle loop would not hear that it is.
+        while self.running:  # noqa: ASYNC110
+            await asyncio.sleep(TICK_SECONDS)
+        return self.wait()
 
     async def _read(self) -> None:
         async for text in self._answer:

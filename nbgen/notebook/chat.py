@@ -82,15 +82,18 @@ class Chat(Turns, Panel):
             transport=transport,
         )
         self._kept: dict[str, list[dict[str, Any]]] = {}
+        self._asking = threading.Lock()
         self.observe(lambda _: threading.Thread(target=self._write_another, daemon=True).start(), "chat")
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation so far, an answer that is being written included; of branches, the newest.
 
-        Of a server that has been started again or keeps no chats, what the panel shows, once it is shown.
+        Of a server that keeps no chats, those of the newest run; of one that has been started again, what the panel
+        shows, once it is shown.
         """
-        return session.default_client().chat(self.chat)["messages"] or self._kept.get(self.chat, [])
+        known = session.default_client().chat(self.chat)["messages"]
+        return known or self._runs.said(self.chat) or self._kept.get(self.chat, [])
 
     @property
     def turns(self) -> list[dict[str, Any]]:
@@ -104,9 +107,14 @@ class Chat(Turns, Panel):
         in a row follow each other. Images, sounds and videos are what `nbgen.generate` takes.
         """
         asked = question(text, media_parts(images, audio, videos))
-        self._until_answered()
-        turns = [turn for turn in self.turns if turn["role"] != "system"]
-        self._begin(chat_messages(answered([*turns, asked]), self.system or None))
+        while True:
+            self._until_answered()
+            with self._asking:
+                if self._live():  # another thread has asked
+                    continue
+                turns = [turn for turn in self.turns if turn["role"] != "system"]
+                self._begin(chat_messages(answered([*turns, asked]), self.system or None))
+                return
 
     @short_traceback
     def wait(self) -> Result | None:
@@ -138,7 +146,7 @@ class Chat(Turns, Panel):
         turns = session.default_client().chat(self.chat)["turns"] or self._runs.turns()
         if not turns:
             return None
-        messages = self.messages or self._runs.messages(turns[-1]["run"]) or []
+        messages = self.messages
         answered = bool(messages) and messages[-1]["role"] == "assistant"
         return Result.of_turn(turns[-1], dict(self.params), messages[:-1] if answered else messages)
 

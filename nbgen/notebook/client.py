@@ -134,6 +134,7 @@ class Client(Connection):
 def snapshot_events(run: dict[str, Any]) -> list[Event]:
     """The events that a finished run would have sent to a reader who came late."""
     deltas: list[Event] = [("delta", {"text": text, "index": index}) for index, text in enumerate(run["texts"])]
+    deltas[0][1].update({name: run[name] for name in ("reasoning", "tool_calls")})
     return [("run", {"model": run["model"]}), *deltas, ("error", run) if run["error"] else ("done", run)]
 
 

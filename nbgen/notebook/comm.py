@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, Unavailable, in_words
 from nbgen.notebook.remote import AnyClient
+from nbgen.notebook.text_stream import INCOMPLETE
 from nbgen.notebook.turns import openai_call
 
 FRAME_MS = 30
 KEEP_RUNS = 32
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Send = Callable[[dict[str, Any]], None]
 Choose = Callable[[], AnyClient]
@@ -71,11 +74,13 @@ class CommRuns:
         self._send({"type": "started", "run": body["id"], "after": after, **told})
         choose = self._client if server is None else lambda: self._others[server]
         whole = {**body, "attached": attached, "frame_ms": FRAME_MS}
-        self._read(body["id"], choose, lambda client: client.run(whole), body.get("messages"))
+        self._read(body["id"], choose, lambda client: client.run(whole), body)
 
     def stop(self, run: str) -> None:
-        """End a run on its server."""
+        """End a run on its server, once that has it."""
         pieces = self._pieces.get(run)
+        if pieces:
+            pieces.begun.wait()
         (pieces.choose if pieces else self._client)().cancel(run)
 
     def live(self) -> str | None:
@@ -91,6 +96,12 @@ class CommRuns:
         """What was asked by the last run, if that is this one and has ended well, and its answer."""
         last = self._last
         return last.messages if last and last.run == run else None
+
+    def said(self, chat: str) -> list[dict[str, Any]]:
+        """What the newest run of a chat answers, and its answer as far as it has come."""
+        with self._lock:
+            newest = next((pieces for pieces in reversed(self._pieces.values()) if pieces.chat == chat), None)
+        return newest.said if newest else []
 
     def asked(self, run: str) -> list[dict[str, Any]] | None:
         """What a run answers, if that is known here."""
@@ -116,9 +127,9 @@ class CommRuns:
             pieces.send_from(start)
 
     def _read(
-        self, run: str, choose: Choose, events: Callable[[AnyClient], Any], asked: list[dict[str, Any]] | None = None
+        self, run: str, choose: Choose, events: Callable[[AnyClient], Any], body: Mapping[str, Any] = NOTHING
     ) -> None:
-        pieces = RunPieces(run, self._send, choose, asked)
+        pieces = RunPieces(run, self._send, choose, body)
         with self._lock:
             self._pieces[run] = pieces
             for old in list(self._pieces)[:-KEEP_RUNS]:
@@ -126,11 +137,13 @@ class CommRuns:
         self._in_thread(self._pump, pieces, events)
 
     def _pump(self, pieces: RunPieces, events: Callable[[AnyClient], Any]) -> None:
+        failure: Exception = Unavailable(INCOMPLETE)
         try:
             for name, data in events(pieces.choose()):
                 pieces.add(name, data)
-        except NbgenError as error:
-            pieces.add("error", {"error": {"message": str(error), "code": error.status}})
+        except Exception as error:  # whatever it is, who waits for the end has to hear of it
+            failure = error
+        pieces.add("error", {"error": {"message": in_words(failure), "code": getattr(failure, "status", 500)}})
 
     def _cancel(self, run: str) -> None:
         try:
@@ -173,13 +186,15 @@ class CommRuns:
 class RunPieces:
     """What one run has said so far, in numbered pieces, so that any of it can be sent again.
 
-    `choose` gives the client of its server; `asked` are the messages that it answers, where they are known.
+    `choose` gives the client of its server; `body` is what it was asked with, where that is known.
     """
 
-    def __init__(self, run: str, send: Send, choose: Choose, asked: list[dict[str, Any]] | None = None) -> None:
+    def __init__(self, run: str, send: Send, choose: Choose, body: Mapping[str, Any] = NOTHING) -> None:
         self.run = run
         self.choose = choose
-        self.asked = asked
+        self.chat: str | None = body.get("chat")
+        self.asked: list[dict[str, Any]] | None = body.get("messages")
+        self.begun = threading.Event()
         self._send = send
         self._lock = threading.Lock()
         self._deltas: list[dict[str, Any]] = []
@@ -188,8 +203,11 @@ class RunPieces:
         self._end: dict[str, Any] | None = None
 
     def add(self, name: str, data: dict[str, Any]) -> None:
-        """The run's next event, which servers of other kinds do not name after it."""
+        """The run's next event, which servers of other kinds do not name after it. Nothing comes after the end."""
+        self.begun.set()
         with self._lock:
+            if self._end is not None:
+                return
             if name == "delta":
                 if data.get("index", 0) == 0:
                     self._deltas.append(data)
@@ -222,7 +240,14 @@ class RunPieces:
         turn = self.turn()
         if not self.asked or not turn.get("finish_reason") or turn["finish_reason"]["type"] in ("abort", "error"):
             return None
-        return [*self.asked, {name: turn[name] for name in ("role", "content", "tool_calls") if name in turn}]
+        return self.said
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        """What was asked and the answer, which counts once it has text or calls."""
+        turn = self.turn()
+        answer = {name: turn[name] for name in ("role", "content", "tool_calls") if name in turn}
+        return [*(self.asked or ()), *([answer] if turn["content"] or "tool_calls" in turn else ())]
 
     def turn(self) -> dict[str, Any]:
         """The answer so far, as a server tells the turns of its chats."""

@@ -36,6 +36,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 LET_GO_SECONDS = 1.0
+#: Every stream is a connection: one beyond httpx's own limit would wait for another to end.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for.
 NO_CHECK_TIME = 0x200000
 #: Of KServe's binary tensor data extension.
@@ -195,11 +197,11 @@ class Connection:
         return self._own
 
     def _client(self) -> httpx.Client:
-        transport = httpx.HTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
+        transport = httpx.HTTPTransport(uds=self.socket, trust_env=False, limits=LIMITS) if self.socket else None
         return httpx.Client(transport=transport, **self._settings)
 
     def _async_client(self) -> httpx.AsyncClient:
-        transport = httpx.AsyncHTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
+        transport = httpx.AsyncHTTPTransport(uds=self.socket, trust_env=False, limits=LIMITS) if self.socket else None
         return httpx.AsyncClient(transport=transport, **self._settings)
 
     def _of_httpx(self, base_url: str) -> dict[str, Any]:
@@ -207,6 +209,7 @@ class Connection:
             "base_url": base_url,
             "headers": self.headers,
             "timeout": patience(self.silence),
+            "limits": LIMITS,
             "trust_env": not self.direct,
             "verify": trust(self.certificate) if self.url.startswith("https:") else False,
         }

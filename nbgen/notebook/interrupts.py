@@ -1,12 +1,17 @@
-"""Ctrl-C while something ends that must not be lost, as where Stop is clicked twice.
+"""Ctrl-C while something ends that must not be lost, as where Stop is clicked twice, and while nothing happens.
 
-Knows signals; nothing of what ends.
+Knows signals; nothing of what ends, nor of what is awaited.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TICK_SECONDS = 0.1
 
 
 class Interrupts:
@@ -27,3 +32,22 @@ class Interrupts:
         """By a function, not by SIG_IGN, which processes that are started meanwhile would keep."""
         if self._before is not None:
             signal.signal(signal.SIGINT, lambda *_: None)
+
+
+@contextmanager
+def waking() -> Iterator[None]:
+    """Within it the running loop wakes up now and then: ipykernel cancels the cell's task on a signal, of which a loop
+    that waits for a socket does not hear (7.4).
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def tick() -> None:
+        nonlocal timer
+        timer = loop.call_later(TICK_SECONDS, tick)
+
+    timer = loop.call_later(TICK_SECONDS, tick)
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -30,7 +30,7 @@ from nbgen.notebook.display import Answer, can_change, in_notebook
 from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescaped
 from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
-from nbgen.notebook.short_traceback import EXPECTED
+from nbgen.notebook.short_traceback import EXPECTED, shortened
 from nbgen.notebook.template import fill
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
@@ -310,9 +310,5 @@ def _check_action(action: str) -> None:
 
 
 def _short(error: BaseException) -> BaseException:
-    """The error in one line: where in nbgen it arose helps nobody who wrote a prompt."""
-    if isinstance(error, InvalidRequest):
-        return UsageError(str(error))
-    line = f"{type(error).__name__}: {error}".removesuffix(": ")
-    error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
-    return error
+    """The error as of what the person wrote, where it is that; else in one line."""
+    return UsageError(str(error)) if isinstance(error, InvalidRequest) else shortened(error)

@@ -11,28 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.server_widget import ServerWidget
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.status import Status
 
 _STATIC = Path(__file__).parent / "static"
 
 
-class Monitor(anywidget.AnyWidget):
+class Monitor(ServerWidget):
     """Model, memory, KV cache, requests and tokens per second, with buttons to load, to unload and to stop all."""
 
     _esm = _STATIC / "monitor.js"
     _css = _STATIC / "monitor.css"
 
-    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
     interval_ms = traitlets.Int(1000, min=200, help="Time between two looks, in milliseconds.").tag(sync=True)
-    transport = traitlets.Enum(
-        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
-    ).tag(sync=True)
 
     def __init__(self, *, interval_ms: int = 1000, transport: str = "auto") -> None:
         server_id = session.default_client().hello()["server_id"]
@@ -43,8 +39,11 @@ class Monitor(anywidget.AnyWidget):
         self.on_msg(lambda _, message, buffers: self._receive(message))
 
     def __repr__(self) -> str:
-        client = session.default_client()
-        return str(Status(client.url, client.model()))
+        try:
+            client = session.default_client(start=False)
+            return str(Status(client.url, client.model()))
+        except NbgenError as error:
+            return f"<monitor: {error}>"
 
     def _receive(self, message: dict[str, Any]) -> None:
         """What the page asks of the kernel; it may come on any thread and must not hold up the next."""

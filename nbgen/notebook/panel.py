@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
@@ -22,11 +21,12 @@ from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.display import in_console, in_notebook
 from nbgen.notebook.panel_code import STATIC, PanelCode
 from nbgen.notebook.remote import AnyClient
+from nbgen.notebook.server_widget import ServerWidget
 from nbgen.notebook.template import fill
 from nbgen.notebook.transcript import Bundle, Transcript
 
 
-class Panel(anywidget.AnyWidget):
+class Panel(ServerWidget):
     """A widget whose answers the browser reads from the server itself, or through this kernel where it cannot."""
 
     _esm = STATIC / "loader.js"
@@ -37,12 +37,8 @@ class Panel(anywidget.AnyWidget):
     code = traitlets.Instance(PanelCode, help="What draws it.").tag(sync=True, **widget_serialization)
     panel = traitlets.Unicode(help="Which panel the JavaScript shows.").tag(sync=True)
     chat = traitlets.Unicode(help="Names the conversation on the server and in the notebook.").tag(sync=True)
-    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
     params = traitlets.Dict(help="Sampling options of every answer.").tag(sync=True)
     height = traitlets.Int(440, min=220, help="Height in pixels.").tag(sync=True)
-    transport = traitlets.Enum(
-        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
-    ).tag(sync=True)
 
     def __init__(self, *, servers: Sequence[AnyClient] = (), lasting: str = "", **traits: Any) -> None:
         """`servers` are those that runs may name beside the kernel's own; `lasting`, a chat that others find again."""
@@ -70,7 +66,8 @@ class Panel(anywidget.AnyWidget):
         if not in_notebook():
             print(self._elsewhere)
             return
-        display(self._repr_mimebundle_()[0], raw=True)
+        data, *metadata = self._repr_mimebundle_()
+        display(data, metadata=metadata[0] if metadata else None, raw=True)
         self._transcript.show()
         self._write_down()
 

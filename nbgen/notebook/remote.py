@@ -5,17 +5,21 @@ Offers the client's runs; what only nbgen has is refused in words. Finds out by 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from queue import SimpleQueue
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from nbgen import sse
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, ServerNotFound, Unauthorized
-from nbgen.notebook.backend import Backend
+from nbgen.notebook.backend import Backend, Reader
 from nbgen.notebook.client import Client, Event, address, answering, api_roots, token_in
 from nbgen.notebook.connection import CONNECT_SECONDS, SILENCE_SECONDS, Call, Connection, NoAnswer, sendable
 from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.sglang_backend import SGLangBackend
+from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.triton_backend import TritonBackend
 
 KINDS = ("nbgen", "sglang", "triton", "openai")
@@ -30,7 +34,8 @@ class RemoteClient(Connection):
     def __init__(self, url: str, token: str, backend: Backend) -> None:
         super().__init__(server_root(url), token)
         self.backend = backend
-        self._cancelled: set[str] = set()
+        #: What reads each run, until that ends or is cancelled.
+        self._reading: dict[str, TaskThread] = {}
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
         """As nbgen would say it."""
@@ -51,31 +56,36 @@ class RemoteClient(Connection):
         return RemoteClient(self.url, self.token, type(self.backend)(model))
 
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
-        """As the client of nbgen does. It never outlives its reader."""
-        self._check(body)
-        reader = self.backend.reader()
-        for event in self.stream(self.backend.run(body)):
-            yield from reader.feed(event)
-            if body.get("id") in self._cancelled:
-                self._cancelled.discard(body["id"])
-                yield from reader.done("abort")
-                return
-        yield from reader.end()
+        """As the client of nbgen does. It never outlives its reader, and can be stopped while it is silent."""
+        run, reader = body.get("id") or uuid.uuid4().hex, self.backend.reader()
+        came: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 
-    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
+        async def read() -> None:
+            async with aclosing(self._translated(body, reader)) as events:
+                async for event in events:
+                    came.put(event)
+
+        thread = self._reading[run] = TaskThread(read, came.put)
+        try:
+            thread.start()
+            while isinstance(event := came.get(), tuple):
+                yield event
+            if event is not None:
+                raise event
+            if run not in self._reading:
+                yield from reader.done("abort")
+        finally:
+            self._reading.pop(run, None)
+            thread.cancel()
+
+    def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """As `run`, awaited."""
-        self._check(body)
-        reader = self.backend.reader()
-        async with aclosing(self.astream(self.backend.run(body))) as events:
-            async for event in events:
-                for translated in reader.feed(event):
-                    yield translated
-        for translated in reader.end():
-            yield translated
+        return self._translated(body, self.backend.reader())
 
     def cancel(self, run: str) -> dict[str, Any]:
-        """Stop a run of this client's when its next token comes."""
-        self._cancelled.add(run)
+        """Stop a run that this client reads; any other has ended."""
+        if (thread := self._reading.pop(run, None)) is not None:
+            thread.cancel()
         return {"run": run}
 
     def follow(self, run: str, start: int = 0) -> Iterator[Event]:
@@ -123,6 +133,24 @@ class RemoteClient(Connection):
     def chat(self, chat: str) -> dict[str, Any]:
         """A server of another kind keeps no chats: each begins empty."""
         return {"chat": chat, "run": None, "messages": [], "turns": []}
+
+    async def _translated(self, body: dict[str, Any], reader: Reader) -> AsyncGenerator[Event, None]:
+        """The events of a run, as nbgen tells them."""
+        self._check(body)
+        yield "run", {"model": self.backend.model}
+        async with aclosing(self.astream(self.backend.run(body))) as events:
+            async for event in events:
+                for translated in self._read(reader, event):
+                    yield translated
+        for translated in reader.end():
+            yield translated
+
+    def _read(self, reader: Reader, event: sse.Event) -> list[Event]:
+        try:
+            return reader.feed(event)
+        except (AttributeError, LookupError, TypeError, ValueError):  # it is read as what it should be
+            words = f"{self.url} answers in another shape than a server of {self.backend.name}: {event.data:.80}"
+            raise NbgenError(words) from None
 
     def _check(self, body: dict[str, Any]) -> None:
         if body.get("adapter"):

@@ -45,6 +45,8 @@ _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
 #: Whether the user has named the server of `_client`, and asked for `_private`.
 _chosen = _asked = False
+#: Told of the client whenever another server is used from now on.
+turned: list[Callable[[AnyClient], None]] = []
 # A thread of the parent's that held the lock is not there to free it.
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
@@ -62,23 +64,13 @@ def generate(
 
 @overload
 def generate(
-    prompt: Prompt,
-    *,
-    schema: type[T],
-    complete: bool = False,
-    system: str | None = None,
-    **options: Unpack[Options],
+    prompt: Prompt, *, schema: type[T], complete: bool = False, system: str | None = None, **options: Unpack[Options]
 ) -> T: ...
 
 
 @overload
 def generate(
-    prompt: Prompt,
-    *,
-    schema: Any,
-    complete: bool = False,
-    system: str | None = None,
-    **options: Unpack[Options],
+    prompt: Prompt, *, schema: Any, complete: bool = False, system: str | None = None, **options: Unpack[Options]
 ) -> Any: ...
 
 
@@ -115,9 +107,8 @@ def generate(
         one_answer(first.result.params)
     forming = Answer(table=True) if schema is not None and can_change() else None
     try:
-        later = options | dict.fromkeys(
-            ("tool_choice", "images", "audio", "videos")
-        )  # said once, they are in the turns
+        # Said once, they are in the turns.
+        later = options | dict.fromkeys(("tool_choice", "images", "audio", "videos"))
         for answer in box.rounds(first, lambda before, told: stream([*before.turns, *told], **asked, **later)):
             for text in answer:
                 if forming is not None:
@@ -227,10 +218,11 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
     kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it. `model` names one of
     several that it serves.
     """
-    global _client, _chosen
+    global _chosen
     client = find_server() if url is None else open_client(url, token, kind, model)
     with _lock:
-        _client, _chosen = client, True
+        _chosen = True
+        _use(client)
         _let_go(client)
         passed_on.take_back() if url is None else passed_on.tell(client)
     return client
@@ -271,19 +263,33 @@ def default_client(start: bool = True) -> AnyClient:
 
     Where the server that the user chose is gone, it is said which one is used in its place.
     """
-    global _client, _chosen
+    global _chosen
     with _lock:
-        if _client is None or (_client.lost and not (_is_to_stay(_client) and answers(_client))):
-            before, _client = _client, _find(start)
-            if _chosen and before is not None and before.url != _client.url:
-                print(f"the server at {before.url} is gone; the one at {_client.url} is used from now on")
-            _chosen = False
-        return _client
+        before = _client
+        if before is not None and (not before.lost or _is_there(before)):
+            return before
+        client = _find(start)
+        _use(client)
+        if _chosen and before is not None and before.url != client.url:
+            print(f"the server at {before.url} is gone; the one at {client.url} is used from now on")
+        _chosen = False
+        return client
 
 
-def _is_to_stay(client: AnyClient) -> bool:
-    """Whether it is used for as long as it answers: the user named it, or nobody else would find it."""
-    return _chosen or (_private is not None and client is _private.client)
+def _use(client: AnyClient) -> None:
+    """The client of this kernel from now on."""
+    global _client
+    if client is not _client:
+        _client = client
+        for hear in turned:
+            hear(client)
+
+
+def _is_there(client: AnyClient) -> bool:
+    """Whether one that a call did not reach is used on: what the user named if it answers, our own while it runs."""
+    if _private is None or client is not _private.client:
+        return _chosen and answers(client)
+    return _private.running or answers(client)  # a fork sees no process of its parent's
 
 
 def _find(start: bool) -> AnyClient:
@@ -321,7 +327,7 @@ def _choose(words: str, server: Callable[[Waiting], S]) -> S:
 
 
 def _start(words: str, server: Callable[[Waiting], S], *, asked: bool) -> S:
-    global _client, _private, _asked
+    global _private, _asked
     with _lock:
         if _private is not None:
             _private.stop()
@@ -332,7 +338,9 @@ def _start(words: str, server: Callable[[Waiting], S], *, asked: bool) -> S:
             outcome = f"started an nbgen server for this kernel at {started.url}"
         finally:
             line.clear(outcome)
-        _private, _client, _asked = started, started.client, asked
+        assert started.client is not None, "it has answered"
+        _private, _asked = started, asked
+        _use(started.client)
         passed_on.tell(started.client)
         return started
 

@@ -40,20 +40,33 @@ def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
 
 def shortened(error: BaseException) -> BaseException:
     """The same error as if it had been made here. A notebook leaves out these last frames, too."""
-    if (shell := get_ipython()) is not None:
-        error._render_traceback_ = functools.partial(_lines, shell, error)  # type: ignore[attr-defined]
+    if not isinstance(error, NbgenError):
+        error._render_traceback_ = functools.partial(_lines, error)  # type: ignore[attr-defined]
     return error.with_traceback(None)
 
 
-def _lines(shell: Any, error: BaseException) -> list[str]:
-    """What IPython shows for it."""
-    _leave(error.__traceback__)
+def _lines(error: BaseException) -> list[str]:
+    """What IPython shows for it: one line where IPython itself has called nbgen, as for a magic."""
+    caller = _leave(error.__traceback__)
+    if caller.startswith("IPython."):
+        return [f"{type(error).__name__}: {error}".removesuffix(": ")]
+    shell: Any = get_ipython()
     return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
 
 
-def _leave(frame: TracebackType | None) -> None:
-    """Cut a traceback where it enters nbgen."""
+# The hook that IPython has for it, asked when an error is shown.
+NbgenError._render_traceback_ = _lines  # type: ignore[attr-defined]
+
+
+def _leave(frame: TracebackType | None) -> str:
+    """Cut a traceback where it enters nbgen; the module that has called it there."""
+    caller = ""
     while frame is not None and frame.tb_next is not None:
-        if frame.tb_next.tb_frame.f_globals.get("__name__", "").startswith("nbgen."):
-            frame.tb_next = None
+        if _module(frame.tb_next).startswith("nbgen."):
+            frame.tb_next, caller = None, _module(frame)
         frame = frame.tb_next
+    return caller
+
+
+def _module(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__", ""))

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from nbgen.errors import NbgenError, Unavailable, from_status
 from nbgen.notebook.event_task import Event, EventTask
+from nbgen.notebook.interrupts import waking
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 
@@ -28,6 +29,8 @@ Progress = Callable[[dict[str, Any] | None], None]
 #: Streams that are awaited at once; others wait for them to end.
 AWAITED = 128
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+#: Of an answer that has no end.
+INCOMPLETE = "the server ended the answer before it was complete"
 #: Between two lines that say how long the model has been thinking.
 LINE_SECONDS = 0.2
 
@@ -40,9 +43,6 @@ class TextStream:
     the end of a `with` or `async with` stops it. `aevents` are the same events awaited; whichever is not used is never
     opened.
     """
-
-    #: A copy that was never made is closed, too.
-    _open = False
 
     def __init__(
         self,
@@ -78,9 +78,10 @@ class TextStream:
         self._aevents = None
         try:
             while self._open:
-                text = self._apply(*next(self._events, LOST))
-                if text:
+                event = next(self._events, LOST)
+                if self._open and (text := self._apply(*event)):
                     return text
+            self._close_events()  # another thread may have left that to this one
         except BaseException as error:  # Ctrl-C, too, must end the run.
             self._break(error)
             if isinstance(error, EXPECTED):
@@ -130,9 +131,10 @@ class TextStream:
     async def _text(self, events: AsyncIterator[Event]) -> str:
         """The next text that is awaited; none at the end."""
         try:
-            while self._open:
-                if text := self._apply(*(await anext(events, None) or LOST)):
-                    return text
+            with waking():
+                while self._open:
+                    if text := self._apply(*(await anext(events, None) or LOST)):
+                        return text
         except BaseException as error:  # A cancelled task, too, ends the run.
             self._break(error)
             if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
@@ -162,11 +164,19 @@ class TextStream:
         self.result.finish_reason = self.result.finish_reason or reason
         self._progress(None)
         self.on_end(self.result)
-        close = getattr(self._events, "close", None)
-        if close:
-            close()
+        self._close_events()
         if self._task is not None:
             self._task.stop()
+
+    def _close_events(self) -> None:
+        """With them the connection; where another thread reads it, that one does so when the next event comes."""
+        close = getattr(self._events, "close", None)
+        if close:
+            with suppress(ValueError):  # a generator that is executing
+                close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a stream cannot be copied or pickled: its connection has one reader")
 
     async def aclose(self) -> None:
         """As `close`, but the connection is closed as well when it returns."""
@@ -200,7 +210,7 @@ class TextStream:
         elif name == "error":
             self._fail(data["error"])
         elif name == "lost":
-            raise Unavailable("the server ended the answer before it was complete")
+            raise Unavailable(INCOMPLETE)
         elif name == "left":
             self.close()
         return ""

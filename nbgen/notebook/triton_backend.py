@@ -50,4 +50,4 @@ class TritonReader(Words):
             return self.error(chunk["error"])
         self._reason = chunk.get("finish_reason") or "stop"
         self.count(chunk)
-        return self.delta(str(chunk.get("text_output", "")))
+        return self.delta(chunk.get("text_output") or "")

@@ -1,12 +1,17 @@
 """An answer that is written while the notebook goes on."""
 
+import signal
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+from jupyter_client.manager import KernelManager
+
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
+from tests.conftest import PATIENCE
 
 
 async def events() -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -26,3 +31,35 @@ def test_a_run_that_draws_its_end_can_be_cancelled_as_any_other() -> None:
     run.cancel()
     go_on.set()
     assert run.wait().finish_reason == "stop"
+
+
+SILENT = """
+import asyncio, threading
+from nbgen.notebook.background import BackgroundRun
+from nbgen.notebook.result import Result
+from nbgen.notebook.text_stream import TextStream
+
+async def events():
+    await asyncio.Event().wait()
+    yield "delta", {"text": "a"}
+
+answer = TextStream(iter(()), Result(), None, events())
+"""
+
+
+@pytest.mark.parametrize("awaited", ["BackgroundRun(answer, print, print)", "answer"])
+def test_who_stops_the_cell_that_awaits_it_is_heard(awaited: str) -> None:
+    """Also where nothing comes: a loop that waits for a socket is not woken by a signal."""
+    kernel = KernelManager(kernel_name="python3")
+    kernel.start_kernel()
+    client = kernel.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE)
+        client.execute_interactive(SILENT, timeout=PATIENCE)
+        threading.Timer(1, kernel.provisioner.process.send_signal, [signal.SIGINT]).start()
+        reply = client.execute_interactive(f"await {awaited}", timeout=10, output_hook=lambda message: None)
+        assert reply["content"]["ename"] in ("CancelledError", "KeyboardInterrupt")
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)

@@ -235,5 +235,25 @@ def test_an_answer_that_comes_as_a_whole_is_waited_for(late: str) -> None:
 async def test_a_server_of_another_kind_may_be_silent(late: str) -> None:
     body = {"prompt": "a", "params": {}}
     with closing(RemoteClient(late, "", OpenAIBackend("m"))) as client:
-        assert [name for name, _ in client.run(body)] == ["delta", "done"]
-        assert [name async for name, _ in client.arun(body)] == ["delta", "done"]
+        assert [name for name, _ in client.run(body)] == ["run", "delta", "done"]
+        assert [name async for name, _ in client.arun(body)] == ["run", "delta", "done"]
+
+
+class Endless(Answers):
+    """Begins an answer and says no more."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b": begun\n\nevent: delta\ndata: {}\n\n")
+        self.rfile.read()
+
+
+def test_a_kernel_has_as_many_streams_as_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection.Connection, "silence", 5.0)
+    with serving(Endless) as address, closing(Client(address)) as client:
+        streams = [client.run({}) for _ in range(110)]
+        assert [next(stream) for stream in streams] == [("delta", {})] * 110
+        for stream in streams:
+            stream.close()

@@ -41,6 +41,7 @@ def test_a_look_starts_no_server_where_one_was_stopped(
     monkeypatch.setattr(session, "_start", lambda *_: pytest.fail("a server was started"))
     monitor._receive({"type": message})
     assert "no nbgen server found" in heard.wait("error")["message"]
+    assert "no nbgen server found" in repr(monitor)
 
 
 def test_answers_that_nobody_can_reach_are_stopped(heard: Heard, connected: PrivateServer) -> None:

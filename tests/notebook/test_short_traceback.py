@@ -1,9 +1,12 @@
 """What a notebook shows of an error: the person's own lines and the words, not the way through nbgen."""
 
 import _thread
+import copy
+import pickle
 import re
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -82,3 +85,22 @@ def test_so_it_is_with_an_interrupt_which_keeps_the_text(
     assert "KeyboardInterrupt" in shown
     assert "httpcore" not in shown
     assert "nbgen/notebook" not in shown
+
+
+@pytest.mark.parametrize("make", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("cell", ["nbgen.generate('x', json_schema='[]')", "nbgen.generate()"])
+def test_an_error_can_be_handed_to_another_process(
+    shell: InteractiveShell, cell: str, make: Callable[[Exception], object]
+) -> None:
+    """As pools of processes do with those of their workers."""
+    shell.run_cell(f"import nbgen\ntry:\n    {cell}\nexcept Exception as error:\n    caught = error")
+    made = make(shell.user_ns["caught"])
+    assert str(pickle.loads(made) if isinstance(made, bytes) else made) == str(shell.user_ns["caught"])
+
+
+def test_an_error_of_a_magic_is_one_line(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = shell.run_cell("%nbgen load /nowhere")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).strip().splitlines()
+    assert len(shown) == 1
+    assert shown[0].startswith("ModelError: ")
+    assert pickle.loads(pickle.dumps(outcome.error_in_exec)).message == outcome.error_in_exec.message

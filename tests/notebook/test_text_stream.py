@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import pickle
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -191,14 +193,41 @@ async def test_an_awaited_stream_that_is_left_is_closed_down_to_its_connection(m
     for number, client in enumerate(clients, 1):
         monkeypatch.setattr(client, "astream", astream)
         async with aclosing(client.arun({"prompt": "x", "params": {}})) as events:
-            assert await anext(events)
+            while (await anext(events))[0] != "delta":
+                pass
         assert len(closed) == number
         client.close()
 
 
-def test_a_stream_that_cannot_be_copied_leaves_nothing_behind() -> None:
-    with pytest.raises(TypeError, match="pickle"):
-        copy.deepcopy(TextStream((event for event in ()), Result()))
+def test_a_stream_cannot_be_copied_and_goes_on() -> None:
+    answer = stream(delta("a"), delta("b"), ("done", DONE))
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="one reader"):
+            make(answer)
+    assert list(answer) == ["a", "b"]
+
+
+def test_who_closes_a_stream_that_another_thread_reads_ends_it() -> None:
+    reading, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def events() -> Iterator[tuple[str, dict[str, Any]]]:
+        try:
+            yield delta("a")
+            reading.set()
+            go_on.wait()
+            yield delta("b")
+        finally:
+            closed.set()
+
+    answer, said = TextStream(events(), Result()), list[str]()
+    reader = threading.Thread(target=lambda: said.extend(answer))
+    reader.start()
+    reading.wait()
+    answer.close()
+    go_on.set()
+    reader.join()
+    assert closed.is_set()
+    assert (said, answer.result.text, answer.result.finish_reason) == (["a"], "a", "abort")
 
 
 async def test_an_awaited_stream_that_breaks_off_raises() -> None:

@@ -1,0 +1,46 @@
+"""A widget whose page asks the server that this kernel uses, also where that becomes another one.
+
+Knows which server it is; nothing of what it is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+import anywidget
+import traitlets
+
+from nbgen.errors import NbgenError
+from nbgen.notebook import session
+from nbgen.notebook.remote import AnyClient
+
+
+class ServerWidget(anywidget.AnyWidget):
+    """The traits by which a page finds the server, itself or through this kernel."""
+
+    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
+    transport = traitlets.Enum(
+        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
+    ).tag(sync=True)
+
+    _all: ClassVar[WeakSet[ServerWidget]] = WeakSet()
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self._all.add(self)
+
+    @classmethod
+    def turn_to(cls, client: AnyClient) -> None:
+        """Let all that are open ask this server from now on."""
+        if not (widgets := list(cls._all)):
+            return
+        try:
+            server_id = str(client.hello()["server_id"])
+        except NbgenError:
+            return  # which the next question is told
+        for widget in widgets:
+            widget.server_id = server_id
+
+
+session.turned.append(ServerWidget.turn_to)
