@@ -209,7 +209,7 @@ def test_white_space_before_what_is_no_call_is_text() -> None:
         lambda m, t, o: render(source, m, t, o), source, own={"start_anchor": ">", "fields": fields}
     )
     for size in (1, 7, 1000):
-        assert joined(read(found, " a\n<call>[1]</call> b\n", size=size)) == (" a\n[1] b\n", "", [])
+        assert joined(read(found, " a\n<call>[1]</call> b\n", size=size)) == (" a\n<call>[1]</call> b\n", "", [])
 
 
 @pytest.mark.parametrize("way", CALLS)
