@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from nbgen.engine.answer_format import AnswerFormat
@@ -176,18 +174,6 @@ def test_a_name_with_half_a_surrogate_pair_is_none() -> None:
     text = r'<tool_call>{"name": "\ud83d", "arguments": {}}</tool_call>'
     content, _, calls = joined(read(learned(template(CALLS["objects"])), text))
     assert (calls, r"\ud83d" in content) == ([], True)
-
-
-@given(st.text(alphabet='ab <>/[]{}"\n:thinkcolTOL_CARGSé', max_size=60), st.integers(1, 9))
-def test_however_it_is_cut_nothing_is_lost_and_nothing_fails(text: str, size: int) -> None:
-    found = FOUND[len(text) % len(FOUND)]
-    whole, pieces = joined(read(found, text, size=1000)), joined(read(found, text, size=size))
-    assert whole[1:] == pieces[1:]
-    if "tool" not in text.lower() and "think" not in text and "{" not in text:
-        assert whole[0] == pieces[0] == text
-
-
-FOUND = [learned(template(CALLS[way], THOUGHT)) for way in ("objects", "named", "tags")]
 
 
 @pytest.mark.parametrize("size", [1, 1000])

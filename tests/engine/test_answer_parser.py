@@ -4,16 +4,21 @@ import json
 import re
 import time
 from itertools import accumulate, cycle, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.answer_reading import AnswerReading
 from nbgen.engine.python_calls import PAIR
-from nbgen.messages import AnswerPart
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.messages import AnswerPart, GenerateRequest, ToolOptions
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, LOOSE, THOUGHT, TOLD, template
+from tests.conftest import save_tokenizer
 from tests.engine.test_answer_format import TOOLS, answer, learned
 from tests.soak import TIMES
 
@@ -206,3 +211,15 @@ def test_the_first_of_several_calls_may_be_the_only_one(way: str) -> None:
 def test_numbers_that_json_does_not_know_stay_in_what_is_cut() -> None:
     text = '<tool_call>{"name": "get_weather", "arguments": {"days": NaN}'
     assert told(read(FOUND["objects"], [text], cut=True))[2] == [("get_weather", '{"days": NaN}', True)]
+
+
+def test_a_request_says_whether_calls_are_parallel(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(tmp_path), set(), 512)
+    for parallel in (True, False):
+        options = ToolOptions(tools=TOOLS, parallel=parallel)
+        request = GenerateRequest(rid="1", text="a", parts=True, tools=options)
+        reading = AnswerReading.of(request, tokenizer.encode("a"), tokenizer, FOUND["bare"])
+        assert reading.parser is not None
+        parts = reading.parser().feed(call("bare") * 2, last=True)
+        assert told(parts)[2] == WEATHER * (2 if parallel else 1)
