@@ -123,14 +123,14 @@ class AnswerParser:
     def _say(self, text: str) -> Iterator[AnswerPart]:
         if self._field not in ("content", *THOUGHTS):
             return
-        joins = not self._begun and self._field in self._fields_told
-        text = (self._template.fields[self._field].join or "") * joins + text
+        if not self._begun and self._field in self._fields_told:
+            text = (self._template.fields[self._field].join or "") + text
         self._begun = True
         self._fields_told.add(self._field)
         yield AnswerPart(content=text) if self._field == "content" else AnswerPart(reasoning=text)
 
     def _cut_opening(self) -> int:
-        """Where the last characters of a cut answer, whose text it is, begin what is no text."""
+        """Where the last characters of a cut answer begin what is no text; its end if they do not."""
         openings = [f.open_re for f, closes in self._watched() if not closes and f.name not in BARE]
         found = (pattern.search(self._text, self._sought, partial=True) for pattern in openings)
         starts = (match.start() for match in found if match and len(match.group().strip()) >= TELLING)
@@ -165,7 +165,7 @@ class AnswerParser:
                 yield part
 
     def _calls(self, call: OpenCall, body: str) -> list[ToolCall]:
-        """None if it cannot be read; bare ones are calls only where all functions are there."""
+        """Those that are read, none if one cannot be; bare ones are calls only where all functions are there."""
         try:
             calls = self._read_calls(call, body)
         except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call

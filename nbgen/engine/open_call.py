@@ -124,12 +124,12 @@ class OpenCall:
         while json.end is None:
             closing, sure = self._closing(text, last)
             json.read(text, sure)
-            if json.broken is not None or (closing is not None and json.end is None and not json.in_string):
-                return Ended(None, min(place for place in (self.first_close, json.broken) if place is not None))
-            if closing is None:
-                break
-        if json.end is None:
-            return Ended(None, self.first_close or len(text)) if last else None
+            if json.broken is not None:
+                return Ended(None, json.broken)
+            if json.end is None and closing is None:
+                return Ended(None, len(text)) if last else None
+            if json.end is None and not json.in_string:
+                return Ended(None, closing.end())
         return self._after(json.end, text, last)
 
     def _after(self, end: int, text: str, last: bool) -> Ended | None:
@@ -143,10 +143,12 @@ class OpenCall:
 
 
 class _JsonValue:
-    """Where an object or a list ends, and where it is none any more; each character is read once."""
+    """An object or a list in a text that grows; each character is read once."""
 
     def __init__(self, start: int) -> None:
+        #: Where it ends.
         self.end: int | None = None
+        #: Where it is none any more.
         self.broken: int | None = None
         self.in_string = False
         self._place = start

@@ -97,7 +97,8 @@ def test_however_an_answer_is_split_it_is_read_alike_and_no_text_is_lost(
     whole = told(read(found, [text], cut=cut, prompt=prompt))
     for split in ([*text, ""], [*pieces, ""], [text[a:b] for a, b in pairwise(ends)]):
         assert told(read(found, split, cut=cut, prompt=prompt)) == whole, split
-    if "thinks" not in way and not cut and not whole[2] and "get_other" not in text:
+    unknown = "get_other" in text or whole[0].count('"arguments": {') > text.count('"arguments": {')
+    if "thinks" not in way and not cut and not whole[2] and not unknown:  # those are told in other words
         assert whole[0] == text
 
 
