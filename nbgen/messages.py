@@ -130,7 +130,8 @@ class ToolOptions(Struct, frozen=True, tag=False):
     """The functions that the model may want called, as chat templates take them: OpenAI's JSON.
 
     It must call one where `required`, and no other than `function` where that is named; several if `parallel`. Where it
-    must, or is `guided`, arguments are held to their schemas as far as can be, and those of `strict` functions wholly.
+    must, is `guided` or may call one alone, arguments are held to their schemas as far as can be, and those of `strict`
+    functions wholly.
     """
 
     tools: list[dict[str, Any]]

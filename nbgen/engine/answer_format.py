@@ -16,18 +16,15 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
 
-from nbgen.engine.answer_parser import CALLS, WRITTEN, AnswerParser
+from nbgen.engine.answer_parser import AnswerParser
 from nbgen.engine.argument_grammar import STYLE
-from nbgen.engine.call_format import ARGUMENTS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
+from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
 from nbgen.engine.harmony import HARMONY, harmony_calls, writes_harmony
 from nbgen.engine.python_calls import example, python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
 
 log = logging.getLogger(__name__)
-
-#: The fields that calls are in.
-FIELDS = (CALLS, *WRITTEN)
 
 
 class AnswerFormat:
@@ -88,18 +85,20 @@ class AnswerFormat:
 
     @property
     def has_calls(self) -> bool:
-        return any(field in self._template["fields"] for field in FIELDS)
+        return any(field in self._template["fields"] for field in CALL_FIELDS)
 
-    def parser(self, prompt: str, tools: list[dict[str, Any]], *, thoughts: bool) -> AnswerParser:
-        """For an answer to a prompt that ends so, of which the thoughts are wanted apart or not."""
-        return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools)
+    def parser(
+        self, prompt: str, tools: list[dict[str, Any]], *, thoughts: bool, parallel: bool = True
+    ) -> AnswerParser:
+        """For an answer to a prompt that ends so: its thoughts are wanted apart or not, all its calls or the first."""
+        return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel)
 
     def _mentions(self, token: str) -> bool:
         return token in json.dumps(self._template, ensure_ascii=False).replace("\\", "")
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
     def _part(self, thoughts: bool, calls: bool) -> ResponseTemplate:
-        left_out = (() if thoughts else (*THOUGHTS, LEAD)) + (() if calls else (*FIELDS, END_OF_CALLS))
+        left_out = (() if thoughts else (*THOUGHTS, LEAD)) + (() if calls else (*CALL_FIELDS, END_OF_CALLS))
         fields = {name: each for name, each in self._template["fields"].items() if name not in left_out}
         return load_response_template({**self._template, "fields": fields})
 

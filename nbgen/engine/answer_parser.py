@@ -1,6 +1,6 @@
-"""An answer in its parts, as it is written: text, thoughts, calls of tools. transformers' parser finds them.
+"""An answer in its parts, as it is written: text, thoughts, calls of tools. A response template says how these stand.
 
-Knows neither tokens nor sequences. What cannot be read as what it began like is text.
+What cannot be read as a call is text, as it came. Knows neither tokens nor sequences.
 """
 
 from __future__ import annotations
@@ -8,195 +8,207 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
-from transformers.utils.chat_parsing.response_templates import ResponseTemplate
+from transformers.utils.chat_parsing.content_parsers import process_field
+from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
 
-from nbgen.engine.call_format import BARE_CALLS, LISTED_CALLS, NAMED_CALLS
-from nbgen.engine.cut_calls import BegunCall, Left, left_open, read_begun
+from nbgen.engine.call_format import BARE, BARE_CALLS, CALL_FIELDS, END_OF_CALLS, LISTED_CALLS, NAMED_CALLS
+from nbgen.engine.cut_calls import BegunCall, read_begun
+from nbgen.engine.open_call import TAGGED, OpenCall, first_delimiter
 from nbgen.engine.thought_format import LEAD, THOUGHTS
 from nbgen.engine.written_calls import read_arguments, read_calls
 from nbgen.messages import AnswerPart, ToolCall
 
-CALLS = "tool_calls"
 #: What some templates demand of a call's id: nine letters and digits.
 ID_LENGTH = 9
-#: How transformers reads arguments that have a tag each.
-TAGGED = "xml-inline"
-#: The fields of calls that are read here.
-WRITTEN = (LISTED_CALLS, BARE_CALLS, NAMED_CALLS)
-#: Characters that transformers' parser gets at once: it searches all of them again at each part.
+#: Characters that are searched at once: all that follow a delimiter are searched again after it.
 AT_ONCE = 64
+#: Characters of a beginning that is none of text; fewer might be.
+TELLING = 4
 
 log = logging.getLogger(__name__)
+
+#: Yields parts, and returns whether what came may have more.
+Reading = Generator[AnswerPart, None, bool]
 
 
 class AnswerParser:
     """Reads one answer. White space beside a thought or a call belongs to no part; all other is text."""
 
-    def __init__(self, template: ResponseTemplate, prompt: str, tools: list[dict[str, Any]]) -> None:
-        """`prompt` is its end at least: what it opened, the answer begins in."""
+    def __init__(
+        self, template: ResponseTemplate, prompt: str, tools: list[dict[str, Any]], *, parallel: bool = True
+    ) -> None:
+        """`prompt` is its end at least: what it opened, the answer begins in. Unless `parallel`, one call is told."""
         self._template = template
-        self._tools = tools
-        self._parser = ResponseParser(template, prompt, tools=[*tools])
-        before = self._parser.initial_events
-        #: White space that is text, unless a thought or a call comes right after it.
-        self._space = ""
-        #: Whether white space that comes next would be beside a thought or a call.
-        self._beside = bool(before) and before[-1]["field"] != "content"
-        self._begun = False
-        self._told: set[str] = set()
-        #: All that came, and what the prompt had begun.
-        self._pieces: list[str] = []
-        self._inside = before[-1]["field"] if before and before[-1]["type"] != "region_close" else None
-        #: What has come since a call began that is not whole; None between calls.
-        self._call: str | None = None
-        #: What is known to be in it.
-        self._body = ""
+        self._parallel = parallel
+        self._known = {tool["function"]["name"] for tool in tools}
+        self._casts = ResponseParser(template, "", tools=[*tools])
+        #: What the prompt has of the answer, and all that came.
+        self._text = template.truncate_past_last_anchor(prompt)
+        #: Up to where it was searched, and up to where it was told, or belongs to no part.
+        self._sought = self._told = 0
+        #: The field that text is in, and the call that may have been opened there.
+        self._field = template.implicit
+        self._call: OpenCall | None = None
+        #: Where the last call ended.
+        self._call_end: int | None = None
+        #: Whether text of this field was told, whether it is beside a thought or a call, and whether a call was told.
+        self._begun = self._beside = self._called = False
+        self._fields_told: set[str] = set()
+        self._continue_prompt()
+
+    def _continue_prompt(self) -> None:
+        list(self._read())
+        self._told, self._beside = len(self._text), self._beside and not self._begun
+        self._begun = self._called = False
+        self._fields_told.clear()
 
     def feed(self, text: str, *, last: bool, cut: bool = False) -> list[AnswerPart]:
         """The parts that are certain after more text; all of them after the `last`, where it may be `cut`."""
-        self._pieces.append(text)
-        pieces = (text[at : at + AT_ONCE] for at in range(0, len(text), AT_ONCE))
-        parts = [part for piece in pieces for part in self._read(piece, last=False)]
-        return [*parts, *self._rest(cut=cut)] if last else parts
+        parts: list[AnswerPart] = []
+        for at in range(0, len(text), AT_ONCE):
+            piece = text[at : at + AT_ONCE]
+            self._text += piece
+            if not piece.isspace():  # a run of white space is searched once, with what follows it
+                parts += self._read()
+        return [*parts, *self._read(last=True, cut=cut)] if last else parts
 
-    def _rest(self, *, cut: bool) -> list[AnswerPart]:
-        """The last parts."""
-        try:
-            if cut and (left := self._left()) is not None:
-                return [] if left.partial else self._cut_calls(left)
-        except Exception:  # as in `_read`
-            log.warning("what was cut cannot be read as a call", exc_info=True)
-        return self._read("", last=True)
+    def _read(self, *, last: bool = False, cut: bool = False) -> Iterator[AnswerPart]:
+        while (yield from self._in_text(last, cut) if self._call is None else self._in_call(self._call, last, cut)):
+            pass
 
-    def _read(self, text: str, *, last: bool) -> list[AnswerPart]:
-        since = (self._call or "") + text
-        try:
-            events = self._parser.feed(text)
-            if last:
-                events += self._parser.finalize()[1]
-            parts = [part for event in events for part in self._parts(event)]
-            if self._call is not None:
-                self._call = self._body + self._parser._buffer[self._parser._pos :]  # it may be a tag's beginning
-        except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
-            self._parser, self._call = ResponseParser(self._template, "", tools=[*self._tools]), None
-            parts = self._as_text(since)
-        return [*parts, *self._as_text("")] if last else parts
+    def _in_text(self, last: bool, cut: bool) -> Reading:
+        found, sure = first_delimiter(self._watched(), self._text, self._sought, last=last)
+        if found is None:
+            self._sought = self._cut_opening() if cut else sure
+            yield from self._tell(self._sought, whole=last and self._sought == len(self._text))
+            return False
+        yield from self._tell(found.match.start())
+        self._sought = found.match.end()
+        if found.closes:
+            self._sought += self._field == self._template.implicit and not found.match.group()
+            self._turn_to(self._template.implicit)
+        elif found.field.name in CALL_FIELDS:
+            self._call = OpenCall(found)
+        elif found.field.name != END_OF_CALLS:
+            self._turn_to(found.field.name)
+        elif self._call_end is not None and not self._text[self._call_end : found.match.start()].strip():
+            self._told = self._sought
+        return True
 
-    def _parts(self, event: dict[str, Any]) -> list[AnswerPart]:
-        field, kind = event["field"], event["type"]
-        if field == CALLS:
-            return self._of_call(event)
-        if kind == "region_chunk" and field in ("content", *THOUGHTS):
-            return self._of_text(event["text"], "content" if field == "content" else "reasoning", field)
-        if kind == "region_close" and field in WRITTEN:
-            return self._of_written(event["value"], field)
-        if kind == "region_open" and field not in WRITTEN:
-            self._space = ""
-        if kind == "region_close":
-            self._ended(field)
-        return []
+    def _watched(self) -> list[tuple[ResponseTemplateField, bool]]:
+        fields = self._template.fields
+        closing = [(fields[self._field], True)] if self._field and fields[self._field].close_re else []
+        opening = [(field, False) for field in fields.values() if field.open_re]
+        return closing + (opening if self._field == self._template.implicit else [])
 
-    def _ended(self, field: str) -> None:
-        self._begun = False
-        self._beside = self._beside or field != LEAD
-        if field != "content":
-            self._space = ""
+    def _turn_to(self, field: str | None) -> None:
+        """What comes next is in this field, or after one that ended."""
+        self._beside = self._beside or bool(self._fields_told) or LEAD not in (field, self._field)
+        self._field, self._told, self._begun = field, self._sought, False
 
-    def _of_text(self, text: str, name: str, field: str) -> list[AnswerPart]:
-        if not self._begun and (self._beside or name == "reasoning"):
+    def _tell(self, end: int, *, whole: bool = False) -> Iterator[AnswerPart]:
+        """Text up to `end`. White space there waits for what follows, unless that is the `whole` of it."""
+        text = self._text[self._told : end]
+        if not self._begun and (self._beside or self._field in THOUGHTS):
             text = text.lstrip()
-        text = self._space + text
-        shown = text.rstrip()
-        self._space = text[len(shown) :]
-        if not shown:
-            return []
-        joint = "" if self._begun or name not in self._told else self._template.fields[field].join or ""
+        shown = text if whole and self._field not in THOUGHTS else text.rstrip()
+        self._told = max(self._told, end - len(text) + len(shown))
+        if shown:
+            yield from self._say(shown)
+
+    def _say(self, text: str) -> Iterator[AnswerPart]:
+        if self._field not in ("content", *THOUGHTS):
+            return
+        if not self._begun and self._field in self._fields_told:
+            text = (self._template.fields[self._field].join or "") + text
         self._begun = True
-        self._told.add(name)
-        part = joint + shown
-        return [AnswerPart(content=part) if name == "content" else AnswerPart(reasoning=part)]
+        self._fields_told.add(self._field)
+        yield AnswerPart(content=text) if self._field == "content" else AnswerPart(reasoning=text)
 
-    def _as_text(self, text: str) -> list[AnswerPart]:
-        """What is no call after all, and the white space before it."""
-        text, self._space = self._space + text, ""
-        if not text:
-            return []
-        self._begun = True
-        self._told.add("content")
-        return [AnswerPart(content=text)]
+    def _cut_opening(self) -> int:
+        """Where the last characters of a cut answer begin what is no text; its end if they do not."""
+        openings = [f.open_re for f, closes in self._watched() if not closes and f.name not in BARE]
+        found = (pattern.search(self._text, self._sought, partial=True) for pattern in openings)
+        starts = (match.start() for match in found if match and len(match.group().strip()) >= TELLING)
+        return min(starts, default=len(self._text))
 
-    def _as_calls(self, calls: list[ToolCall]) -> list[AnswerPart]:
-        """Those of functions that are there; if none is, nobody could answer, and what was wanted is text."""
-        known = [call for call in calls if call.name in self._known]
-        if calls and not known:
-            return self._as_text("\n".join(map(_written, calls)))
-        self._ended(CALLS)
-        return [AnswerPart(tool_call=call) for call in known]
+    def _in_call(self, call: OpenCall, last: bool, cut: bool) -> Reading:
+        ended = call.ended(self._text, last=last and not cut)
+        if ended is None:
+            if last:
+                self._call = None
+                yield from self._cut(call)
+            return last
+        self._call = None
+        calls = [] if ended.body is None else self._calls(call, ended.body)
+        self._sought = ended.end if calls else call.text_end(ended.end)
+        self._call_end = self._sought if calls else self._call_end
+        if any(each.name in self._known for each in calls):
+            yield from self._tell_calls(AnswerPart(tool_call=each) for each in calls)
+        elif calls:  # nobody could answer them: what was wanted is text
+            opening = self._text[self._told : call.start]
+            space = opening[: len(opening) - len(opening.lstrip())] if self._begun or not self._beside else ""
+            self._told = self._sought
+            yield from self._say(space + "\n".join(map(_written, calls)))
+        return True
 
-    def _left(self) -> Left | None:
-        """What the answer left open, if it is a call, or the beginning of what is no text."""
-        left = left_open(self._template.fields, "".join(self._pieces), self._inside)
-        if left is None:
-            return None
-        wanted = left.field != BARE_CALLS if left.partial else left.field in (CALLS, *WRITTEN)
-        return left if wanted else None
+    def _tell_calls(self, parts: Iterator[AnswerPart]) -> Iterator[AnswerPart]:
+        """Those of functions that are there."""
+        self._turn_to(self._template.implicit)
+        for part in parts:
+            if part.tool_call and part.tool_call.name in self._known and (self._parallel or not self._called):
+                self._called = True
+                yield part
 
-    def _cut_calls(self, left: Left) -> list[AnswerPart]:
-        """Calls of known functions in what was left open. Without any it is nothing, or text if it began like text."""
-        found = self._tagged() if self._template.fields[left.field].content == TAGGED else read_begun(left)
-        calls = [call for call in found if call.name in self._known]
-        if not calls and not left.opening.strip():
-            return self._as_text(left.body)
-        self._ended(CALLS)
-        return [AnswerPart(tool_call=_made(call.name, call.arguments), cut=not call.whole) for call in calls]
-
-    def _tagged(self) -> list[BegunCall]:
-        """A call whose arguments have a tag each, with those that are whole: more would have come."""
+    def _calls(self, call: OpenCall, body: str) -> list[ToolCall]:
+        """Those that are read, none if one cannot be; bare ones are calls only where all functions are there."""
         try:
-            events = self._parser.finalize()[1]
-            calls = [_call(event["value"]) for event in events if event["type"] == "region_close"]
+            calls = self._read_calls(call, body)
+        except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
+            return []
+        return calls if call.field.name not in BARE or all(each.name in self._known for each in calls) else []
+
+    def _read_calls(self, call: OpenCall, body: str) -> list[ToolCall]:
+        value = self._casts._coerce_tool_calls(process_field(body, call.field, call.named))
+        if call.field.name in (LISTED_CALLS, BARE_CALLS):
+            return [_made(name, arguments) for name, arguments in read_calls(value)]
+        if call.field.name == NAMED_CALLS:
+            return [_made(value["name"], read_arguments(value["arguments"]))]
+        return [_call(each) for each in (value if isinstance(value, list) else [value])]
+
+    def _cut(self, call: OpenCall) -> Iterator[AnswerPart]:
+        """Calls of known functions in one that is cut. Without any it is nothing, or text if it began like text."""
+        try:
+            found = self._begun_calls(call, self._text[call.start :])
+            parts = [AnswerPart(tool_call=_made(each.name, each.arguments), cut=not each.whole) for each in found]
         except Exception:  # as above
-            return []
-        return [BegunCall(call.name, call.arguments.removesuffix("}"), whole=False) for call in calls if call]
+            log.warning("what was cut cannot be read as a call", exc_info=True)
+            self._sought = len(self._text)
+            return
+        known = any(each.name in self._known for each in found)
+        self._sought = len(self._text) if known or call.first_close is None else call.first_close
+        if known:
+            yield from self._tell_calls(iter(parts))
+        elif call.first_close is None and call.opening.strip():
+            self._told = self._sought
 
-    @property
-    def _known(self) -> set[str]:
-        return {tool["function"]["name"] for tool in self._tools}
-
-    def _of_written(self, value: Any, field: str) -> list[AnswerPart]:
-        """Calls that are a text, or whose arguments are; bare ones only where all functions are there."""
-        text = value if isinstance(value, str) else value["arguments"]
-        try:
-            found = read_calls(text) if isinstance(value, str) else [(value["name"], read_arguments(text))]
-            calls = [_made(name, arguments) for name, arguments in found]
-        except (ValueError, RecursionError):
-            calls = []
-        if not calls or (field == BARE_CALLS and not self._known.issuperset(call.name for call in calls)):
-            return self._as_text(text)
-        return self._as_calls(calls)
-
-    def _of_call(self, event: dict[str, Any]) -> list[AnswerPart]:
-        if event["type"] == "region_open":
-            self._call = self._body = ""
-        if event["type"] == "region_chunk":
-            self._body += event["text"]
-        if event["type"] != "region_close":
-            return []
-        value, self._call = event["value"], None
-        calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
-        found = [call for call in calls if call is not None]
-        return self._as_calls(found) if len(found) == len(calls) else self._as_text(self._body)
+    def _begun_calls(self, call: OpenCall, body: str) -> list[BegunCall]:
+        if call.field.content != TAGGED:
+            return read_begun(call.named.get("name"), body)
+        # With those arguments that are whole: more would have come.
+        return [BegunCall(each.name, each.arguments.removesuffix("}"), whole=False) for each in self._calls(call, body)]
 
 
-def _call(value: Any) -> ToolCall | None:
-    """A call as a response template shapes it; None where it is none."""
+def _call(value: Any) -> ToolCall:
+    """A call as a response template shapes it. Raises ValueError for what is none."""
     function = value.get("function") if isinstance(value, dict) else None
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
-        return None
+        raise ValueError("no call")
     return _made(name, arguments)
 
 

@@ -13,7 +13,7 @@ from nbgen.engine.answer_parser import AnswerParser
 from nbgen.engine.call_grammar import answer_grammar
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest
+from nbgen.messages import GenerateRequest, ToolOptions
 from nbgen.sampling_params import GRAMMARS, SamplingParams
 
 #: Tokens at a prompt's end that tell what it has opened.
@@ -47,5 +47,7 @@ class AnswerReading(NamedTuple):
             params = msgspec.structs.replace(params, **{**others, "structural_tag": tag})
         if answers.has_special_tokens:
             params = msgspec.structs.replace(params, skip_special_tokens=False)
-        tools = request.tools.tools if request.tools else []
-        return cls(params, partial(answers.parser, end, tools, thoughts=request.thoughts))
+        tools = request.tools or ToolOptions(tools=[])
+        return cls(
+            params, partial(answers.parser, end, tools.tools, thoughts=request.thoughts, parallel=tools.parallel)
+        )

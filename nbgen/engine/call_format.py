@@ -21,8 +21,12 @@ ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
 CALL_ID = "nbgenid00"
 #: The field of what ends a section of calls.
 END_OF_CALLS = "end_of_calls"
+#: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
+CALLS, BARE_OBJECTS = "tool_calls", "bare_objects"
 #: The fields of what `written_calls` reads: lists of calls, such that are all of an answer, arguments beside a name.
 LISTED_CALLS, BARE_CALLS, NAMED_CALLS = "listed_calls", "bare_calls", "named_calls"
+BARE = (BARE_CALLS, BARE_OBJECTS)
+CALL_FIELDS = (CALLS, LISTED_CALLS, NAMED_CALLS, *BARE)
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
 #: The functions that the marked turns call.
@@ -77,7 +81,7 @@ def _read(one: str, two: str, *, as_text: bool) -> CallFormat | None:
     if (found := _json_arguments(one, name)) is not None:
         texts = _texts(one, two, *found)
         if (field := _object_field(one, two)) is not None:
-            return CallFormat(*texts, "json", {"tool_calls": field}, as_text)
+            return CallFormat(*texts, "json", field, as_text)
         return CallFormat(*texts, "json", _named_fields(*texts), as_text) if texts[0].strip() else None
     return _of_tags(one, two, as_text) if key in one[name:] else None
 
@@ -109,7 +113,7 @@ def _json_values(text: str, start: int, opening: str) -> Iterator[tuple[int, int
 
 
 def _object_field(one: str, two: str) -> dict[str, Any] | None:
-    """The field where a call is a JSON object with a name, or each of a list is; None where it is neither."""
+    """The field where a call is a JSON object with a name, or each of a list is, by its name; None where neither is."""
     objects = ((start, end, _paths(value)) for start, end, value in _json_values(one, 0, "{"))
     start, end, paths = next(((a, b, found) for a, b, found in objects if found), (0, 0, None))
     if paths is None:
@@ -120,7 +124,8 @@ def _object_field(one: str, two: str) -> dict[str, Any] | None:
         opening, closing = opening.removesuffix("["), closing.removeprefix("]")
     name, arguments = paths
     root = "" if listed else "content."
-    first = r"(?=\[\s*\{)" if listed else r"(?=\{\s*\")"
+    key = re.escape(next(iter(_DECODER.raw_decode(one, start)[0])))
+    first = (r"(?=\[\s*" if listed else "(?=") + rf'\{{\s*"{key}"\s*:)'
     field = {
         "open_pattern": SPACES + (re.escape(opening.strip()) or first),
         "content": "json",
@@ -128,7 +133,8 @@ def _object_field(one: str, two: str) -> dict[str, Any] | None:
         "transform": _function(f"{{{root}{name}}}", f"{{{root}{arguments}}}"),
         "transform_each": listed,
     }
-    return field | ({"close": closing.strip()} if closing.strip() else {})
+    field |= {"close": closing.strip()} if closing.strip() else {}
+    return {CALLS if opening.strip() else BARE_OBJECTS: field}
 
 
 def _paths(value: Any, root: str = "") -> tuple[str, str] | None:
@@ -150,7 +156,7 @@ def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[
     section, rest = before.removesuffix(begin).strip(), after.removeprefix(end).strip()
     opening = rf"(?:{re.escape(section)}\s*)?" if section else ""
     field: dict[str, Any] = {
-        "open_pattern": rf"{SPACES}{opening}{_first(begin)}(?P<name>[\w.-]+){_loose(middle)}",
+        "open_pattern": rf"{SPACES}{opening}{_first(begin)}(?P<name>[\w.-]{{1,200}}){_loose(middle)}",
         "content": "json",
         "repeats": True,
         "transform": _function("{name}", "{content}"),
@@ -160,7 +166,7 @@ def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[
     elif separator.strip():
         field["close_pattern"] = f"(?={SPACES}{_first(separator)})"
     section_end = {"open_pattern": SPACES + re.escape(rest), "close_pattern": r"(?=.)", "content": "text"}
-    return {"tool_calls": field, **({END_OF_CALLS: section_end} if rest else {})}
+    return {CALLS: field, **({END_OF_CALLS: section_end} if rest else {})}
 
 
 def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
@@ -175,9 +181,9 @@ def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    pattern = rf"{_loose(tag)}(?P<key>.+?){_loose(between)}(?P<value>.*?){_loose(close)}"
+    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){_loose(between)}(?P<value>.*?){_loose(close)}"
     fields = _named_fields(before, middle, separator, after)
-    fields["tool_calls"] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
+    fields[CALLS] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
     return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)
 
 

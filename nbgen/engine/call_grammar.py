@@ -55,7 +55,8 @@ def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None
     """The calls that must come, or may in place of `format`; what a strict tool is called with, if it is."""
     must = tools.required or bool(tools.function)
     if not must and not tools.strict and format is None:
-        return _guide(answers.calls, tools) if tools.guided and answers.calls else None
+        guides = tools.guided or not tools.parallel  # where no grammar can end the calls, who reads them does
+        return _guide(answers.calls, tools) if guides and answers.calls else None
     if answers.calls is None or answers.calls.style is None:
         raise InvalidRequest(
             f"how this model writes calls is not known well enough to enforce it: {REMEDY}", field="tool_choice"

@@ -116,6 +116,17 @@ def test_guided_calls_are_of_functions_that_are_there(accepts: Accepts, way: str
     assert not accepts(tag, written(way, 1).replace("days", "dais"))
 
 
+@pytest.mark.parametrize("way", ["objects", "section", "tags", "named", "list"])
+def test_calls_that_may_not_be_parallel_end_with_the_first(accepts: Accepts, way: str) -> None:
+    tag = grammar(way, ToolOptions(tools=TOOLS, parallel=False))
+    assert accepts(tag, "just text")
+    assert accepts(tag, "Well. " + written(way, 1))
+    assert not accepts(tag, written(way, 2))
+    assert not accepts(tag, f"{written(way, 1)} Well. {written(way, 1)}")
+    for unguided in ("bare", "python"):
+        assert grammar(unguided, ToolOptions(tools=TOOLS, parallel=False)) is None, "who reads the answer ends them"
+
+
 def test_each_turn_with_the_same_tools_has_the_same_grammar() -> None:
     assert len({grammar("objects", ToolOptions(tools=TOOLS, guided=True)) for _ in range(3)}) == 1, "it is kept"
 

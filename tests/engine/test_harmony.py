@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nbgen.engine.template_messages import template_message
 from nbgen.messages import ChatMessage, ToolCall
@@ -90,13 +88,6 @@ def test_without_tools_and_without_thoughts_all_is_text() -> None:
     assert joined(read(FOUND, text, thoughts=False)) == (text, "", [])
     parts = FOUND.parser("", [], thoughts=True).feed(THOUGHT + HEADERS[0] + BODY, last=True)
     assert joined(parts) == (NEXT + HEADERS[0] + BODY, "I need\nit.", [])
-
-
-@given(st.lists(st.sampled_from([THOUGHT, *HEADERS, BODY, "<|end|>", "<|call|>", NEXT, "<|", "a ", "\n"]), max_size=9))
-def test_however_it_is_cut_nothing_fails(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    whole, cut = joined(read(FOUND, text, size=1000)), joined(read(FOUND, text, size=3))
-    assert whole[1:] == cut[1:]
 
 
 def test_turns_that_were_read_can_be_rendered_again() -> None:

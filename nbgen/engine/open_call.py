@@ -1,0 +1,178 @@
+"""A call that an answer has begun: where its body ends, told from a text that grows. Knows nothing of what calls mean.
+
+Each end is told where it is certain, whatever comes after: it does not depend on how the text was split.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from transformers.utils.chat_parsing.response_templates import ResponseTemplateField
+
+from nbgen.engine.call_format import LISTED_CALLS, NAMED_CALLS
+
+#: How transformers reads arguments that have a tag each.
+TAGGED = "xml-inline"
+_SPACE = re.compile(r"\s*")
+#: Outside of strings: what a JSON value is made of, and what is none of it.
+_MARK = re.compile(r'["\[\]{}]|[^\s\w,:.+-]')
+_IN_STRING = re.compile(r'["\\]')
+
+
+class Delimiter(NamedTuple):
+    """What opens a field, or `closes` it, and the match of its pattern."""
+
+    field: ResponseTemplateField
+    closes: bool
+    match: Any
+
+
+def first_delimiter(
+    watched: Iterable[tuple[ResponseTemplateField, bool]], text: str, place: int, *, last: bool
+) -> tuple[Delimiter | None, int]:
+    """The first from `place` on, if it is certain, and up to where there is none, whatever comes; `last` if nothing."""
+    found, sure = [], len(text)
+    for field, closes in watched:
+        match = (field.close_re if closes else field.open_re).search(text, place, partial=not last)
+        if match and not last and _may_change(field, closes, match, text):
+            sure = min(sure, match.start())
+        elif match:
+            found.append(Delimiter(field, closes, match))
+    first = min(found, key=lambda each: (each.match.start(), -each.match.end(), each.field.name), default=None)
+    return (first if first and (last or first.match.start() < sure) else None), sure
+
+
+def _may_change(field: ResponseTemplateField, closes: bool, match: Any, text: str) -> bool:
+    """Whether a match could be another if more text came."""
+    if match.partial:
+        return True
+    literals = field.close_literals if closes else field.open_literals
+    if match.end() == len(text):
+        grows = field.close_literal_can_extend if closes else field.open_literal_can_extend
+        return literals is None or grows
+    if literals is not None:
+        return False
+    more = match.re.match(text + "\0", match.start())
+    return more is None or more.span() != match.span() or more.groupdict() != match.groupdict()
+
+
+class Ended(NamedTuple):
+    """What was between a call's tags, None where it is none; and where text goes on."""
+
+    body: str | None
+    end: int
+
+
+class OpenCall:
+    """One field of calls, from where it opens."""
+
+    def __init__(self, opening: Delimiter) -> None:
+        self.field = opening.field
+        self.opening: str = opening.match.group()
+        self.named: dict[str, str] = {key: value for key, value in opening.match.groupdict().items() if value}
+        self.start: int = opening.match.end()
+        #: Where it ends if it is none: at the first tag that would close it.
+        self.first_close: int | None = None
+        self._sought = self.start
+        self._begins = False
+        is_json = self.field.content == "json" and not self.field.content_args
+        self._json = _JsonValue(self.start) if is_json or self.field.name == NAMED_CALLS else None
+
+    def ended(self, text: str, *, last: bool) -> Ended | None:
+        """None where it depends on more text; it never does after the `last`."""
+        if not self._begins:
+            first = _SPACE.match(text, self.start).end()  # type: ignore[union-attr]
+            if first == len(text) and not last:
+                return None
+            if first < len(text) and not self._may_begin(text[first]):
+                return Ended(None, self.start)
+            self._begins = True
+        return self._tagged_end(text, last) if self._json is None else self._json_end(self._json, text, last)
+
+    def text_end(self, end: int) -> int:
+        """Where what is no call ends, if it would have ended there; never where it opens."""
+        return max(min(end, self.first_close or end), self.start - len(self.opening) + 1)
+
+    def _may_begin(self, character: str) -> bool:
+        """Whether a call may: where prose speaks of the tag, something else follows."""
+        if self._json is not None:
+            return character in "[{"
+        if self.field.content == TAGGED:
+            return character in "[<"
+        return self.field.name != LISTED_CALLS or character in "[{" or character.isidentifier()
+
+    def _closing(self, text: str, last: bool) -> tuple[Any, int]:
+        watched = [(self.field, True)] if self.field.close_re is not None else []
+        found, sure = first_delimiter(watched, text, self._sought, last=last)
+        if found is None:
+            self._sought = sure
+            return None, sure
+        self._sought = max(found.match.end(), found.match.start() + 1)
+        self.first_close = self.first_close or found.match.end()
+        return found.match, found.match.start()
+
+    def _tagged_end(self, text: str, last: bool) -> Ended | None:
+        closing, _ = self._closing(text, last)
+        if closing is not None:
+            return Ended(text[self.start : closing.start()], closing.end())
+        return Ended(text[self.start :], len(text)) if last else None
+
+    def _json_end(self, json: _JsonValue, text: str, last: bool) -> Ended | None:
+        """Where its value does: a tag in a string closes nothing, and none is needed after a whole value."""
+        while json.end is None:
+            closing, sure = self._closing(text, last)
+            json.read(text, sure)
+            if json.broken is not None:
+                return Ended(None, json.broken)
+            if json.end is None and closing is None:
+                return Ended(None, len(text)) if last else None
+            if json.end is None and not json.in_string:
+                return Ended(None, closing.end())
+        return self._after(json.end, text, last)
+
+    def _after(self, end: int, text: str, last: bool) -> Ended | None:
+        """A closing tag is passed over, and even the beginning of one where nothing comes after it."""
+        body, match = text[self.start : end], None
+        if self.field.close_re is not None:
+            match = self.field.close_re.match(text, _SPACE.match(text, end).end(), partial=True)  # type: ignore[union-attr]
+        if match is not None and not last and _may_change(self.field, True, match, text):
+            return None
+        return Ended(body, match.end() if match else end)
+
+
+class _JsonValue:
+    """An object or a list in a text that grows; each character is read once."""
+
+    def __init__(self, start: int) -> None:
+        #: Where it ends.
+        self.end: int | None = None
+        #: Where it is none any more.
+        self.broken: int | None = None
+        self.in_string = False
+        self._place = start
+        self._depth = 0
+
+    def read(self, text: str, end: int) -> None:
+        """Go on, up to `end`."""
+        while self.end is None and self.broken is None:
+            mark = (_IN_STRING if self.in_string else _MARK).search(text, self._place, end)
+            if mark is None or (mark.group() == "\\" and mark.end() == end):  # what that escapes is to come
+                self._place = mark.start() if mark else max(end, self._place)
+                return
+            self._place = mark.end()
+            self._pass(mark.group())
+
+    def _pass(self, mark: str) -> None:
+        if mark == '"':
+            self.in_string = not self.in_string
+        elif self.in_string:
+            self._place += 1
+        elif mark in "[{":
+            self._depth += 1
+        elif mark in "]}":
+            self._depth -= 1
+            self.end = self._place if self._depth == 0 else None
+        else:
+            self.broken = self._place
