@@ -40,12 +40,17 @@ class Span(NamedTuple):
         """Whether none of its tokens was computed before."""
         return self.length == self.stop - self.start
 
+    def blocks_for(self, window: Window) -> tuple[tuple[int, int], ...]:
+        """Those that layers with this window know."""
+        return () if self.windowed and window.sliding is None else self.blocks
+
     def seen(self, window: Window, position: int) -> tuple[int, int]:
         """First and one past the last that the token at a position sees: what came before, and all of its block."""
-        first, end = window.first(position), position + 1
-        known = () if self.windowed and window.sliding is None else self.blocks
-        start, stop = next((block for block in known if block[0] <= position < block[1]), (first, end))
-        return first if self.windowed else min(first, start), max(end, stop)
+        first = window.first(position)
+        for start, stop in self.blocks_for(window):
+            if start <= position < stop:
+                return first if self.windowed else min(first, start), stop
+        return first, position + 1
 
 
 class Scores(NamedTuple):
@@ -174,11 +179,11 @@ class Step:
 
     def prefill_mask(self, span: Span, window: Window) -> torch.Tensor | None:
         """`[T, length]`, or None where it is the plain causal triangle."""
-        new = span.stop - span.start
-        if new == span.length and window == Window() and not span.blocks:
+        new, blocks = span.stop - span.start, span.blocks_for(window)
+        if new == span.length and window == Window() and not blocks:
             return None
         positions = torch.arange(span.length, device=self.slots.device)
-        if not span.blocks:
+        if not blocks:
             return window.mask(positions[-new:, None], positions[None])
         rows = [span.seen(window, position) for position in range(span.length - new, span.length)]
         seen = upload(rows, self.slots.device, torch.long)

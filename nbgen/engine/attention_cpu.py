@@ -67,7 +67,7 @@ class CpuAttention(ReferenceAttention):
     def prefill(
         self, query: torch.Tensor, layer: Layer, span: Span, step: Step, window: Window, scores: Scores
     ) -> torch.Tensor:
-        if span.blocks:
+        if span.blocks_for(window):
             return super().prefill(query, layer, span, step, window, scores)
         new, heads, _ = query.shape
         size, start = step.cache.block_size, span.length - new

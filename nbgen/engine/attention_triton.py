@@ -67,7 +67,7 @@ class TritonAttention(ReferenceAttention):
             tiles = step.once(("tiles", rows), lambda: tiles_of_prefills(step.prefills, rows, query.device))
             self._launch(query, layer, tiles, tables, size, window, scores, output, decodes=False)
         for span in step.prefills:
-            if span.blocks:  # which the kernels do not know
+            if span.blocks_for(window):  # which the kernels do not know
                 own = slice(span.start, span.stop)
                 output[own] = self.prefill(query[own], layer, span, step, window, scores)
         return output

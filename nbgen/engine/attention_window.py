@@ -71,8 +71,16 @@ def _configured_window(config: Any, kind: str | None) -> int | None:
 
 
 def cached_by(module: Any) -> int:
-    """The layer whose keys and values this one attends to: itself, or one before it (Gemma 3n and 4)."""
-    shared = getattr(module.config, "num_kv_shared_layers", 0) if getattr(module, "is_kv_shared_layer", False) else 0
-    types = module.config.layer_types if shared else []
-    own = [number for number, kind in enumerate(types[: len(types) - shared]) if kind == types[module.layer_idx]]
-    return own[-1] if own else int(module.layer_idx)
+    """The layer whose keys and values this one attends to: itself, or one before it (Gemma 3n and 4). Kept with it."""
+    kept = module.__dict__.get("_nbgen_cached_by")
+    if kept is None:
+        kept = module.__dict__["_nbgen_cached_by"] = _find_cached_by(module)
+    return kept
+
+
+def _find_cached_by(module: Any) -> int:
+    number = int(module.layer_idx)
+    if not getattr(module, "is_kv_shared_layer", False):
+        return number
+    types, shared = module.config.layer_types, module.config.num_kv_shared_layers
+    return max((i for i, kind in enumerate(types[: len(types) - shared]) if kind == types[number]), default=number)

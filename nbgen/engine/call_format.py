@@ -51,7 +51,7 @@ class CallFormat(NamedTuple):
     after: str
     #: xgrammar's name for how arguments are written; None where it has none.
     style: str | None
-    #: Fields of a response template: `tool_calls`, and what is of no use to anybody.
+    #: Fields of a response template: one of `CALL_FIELDS`, and what is of no use to anybody.
     fields: dict[str, Any]
     #: Whether a template reads arguments as JSON in a text.
     arguments_as_text: bool = False

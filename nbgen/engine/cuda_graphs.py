@@ -132,7 +132,7 @@ class DecodeGraphs:
         """`[bucket, vocab]`"""
         inputs = self._inputs
         spans = [Span(row, row + 1, 1, []) for row in range(bucket)]
-        made = {"tables": inputs.tables, "lengths": inputs.lengths, ("positions",): inputs.indices}
+        made = {"tables": inputs.tables, "lengths": inputs.lengths, "positions": inputs.indices}
         made = {key: tensor[:bucket] for key, tensor in made.items()}
         step = Step(self._cache, self._attention, inputs.slots[:bucket], spans, [], static=True, made=made)
         return self._decode(step, inputs.ids[:bucket], inputs.positions[:bucket])

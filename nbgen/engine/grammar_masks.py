@@ -51,12 +51,14 @@ class GrammarMasks:
         places = {sequence: row for row, sequence in enumerate(sequences)}
         kept = [index for index, sequence in enumerate(self._constrained) if sequence in places]
         rows = [places[self._constrained[index]] for index in kept]
-        _apply(scores, upload(self._filled.result()[kept], scores.device), rows)
+        filled = self._filled.result()
+        _apply(scores, upload(filled if len(kept) == len(filled) else filled[kept], scores.device), rows)
 
     def forget(self) -> None:
-        """Wait until nobody is at work on masks that nobody applies."""
+        """Wait until nobody is at work on masks that nobody applies, and let go of whose they are."""
         if self._filled is not None:
             wait([self._filled])
+        self._constrained, self._filled = [], None
 
 
 def _fill(sequences: list[Sequence]) -> torch.Tensor:

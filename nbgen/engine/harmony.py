@@ -13,7 +13,7 @@ from nbgen.engine.template_turns import ANSWER, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHT, THOUGHTS, ThoughtFormat
 
 THINKS, SAYS = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
-CALLS, WITH = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
+CALLS_OPEN, WITH = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
 END, NEXT = "<|end|>", "<|start|>assistant"
 _ENDS = [END, "<|return|>", "<|call|>"]
 #: Headers are short, and begin with what is no white space: what is searched again and again is found soon, or not.
@@ -58,4 +58,4 @@ def harmony_calls(turns: TemplateTurns) -> CallFormat | None:
     one = call_turn(turns, NAMES[:1], as_text=False)
     if f"to=functions.{FIRST}" not in one:
         return None
-    return CallFormat(CALLS, WITH, "", "", "json", {NAMED_CALLS: _FIELD})
+    return CallFormat(CALLS_OPEN, WITH, "", "", "json", {NAMED_CALLS: _FIELD})

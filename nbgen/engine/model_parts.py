@@ -79,12 +79,30 @@ PADDED = ("gemma4.Gemma4TextModel",)
 NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
+class MediaTokens(NamedTuple):
+    """The tokens `ids` that stand for media, and are embedded as `padding` where no medium stands in their place."""
+
+    ids: torch.Tensor
+    padding: int
+
+    @classmethod
+    def of(cls, model: Any) -> "MediaTokens":
+        """None of them, where a model embeds them as themselves."""
+        kinds = ("image", "video", "audio") if like(model.get_decoder(), PADDED) else ()
+        found = [getattr(model.config, f"{kind}_token_id", None) for kind in kinds]
+        ids = torch.tensor([token for token in found if token is not None], dtype=torch.long, device=model.device)
+        return cls(ids, model.config.get_text_config().pad_token_id or 0)
+
+    def padded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The tokens by whose embeddings these begin."""
+        return tokens.masked_fill(torch.isin(tokens, self.ids), self.padding) if len(self.ids) else tokens
+
+
 class ModelParts(NamedTuple):
     """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
 
     `places` `[positions, hidden]` of positions are added to them, if there are any. Scores are divided by `divisor` and
-    bent by `cap`, if that is not 0. Tokens that stand for media (`media`) are embedded as `padding` is, if they are
-    embedded at all.
+    bent by `cap`, if that is not 0.
     """
 
     norm: NormParts | None
@@ -94,8 +112,7 @@ class ModelParts(NamedTuple):
     cap: float
     places: torch.Tensor | None
     per_layer: PerLayerParts | None
-    media: torch.Tensor
-    padding: int
+    media: MediaTokens
 
     @classmethod
     def of(cls, model: Any) -> "ModelParts":
@@ -124,8 +141,7 @@ class ModelParts(NamedTuple):
             cap or 0.0,
             _places(decoder, around),
             per_layer,
-            _media(model),
-            config.pad_token_id or 0,
+            MediaTokens.of(model),
         )
 
 
@@ -137,19 +153,6 @@ def _places(decoder: Any, kind: str) -> torch.Tensor | None:
     if weight.dtype != decoder.dtype:
         raise ValueError("what its positions add is of another type than the layers")
     return weight[first:]
-
-
-def padded(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """The ids by whose embeddings these tokens begin where no medium stands in their place."""
-    media = _media(model).to(ids.device)
-    return ids.masked_fill(torch.isin(ids, media), model.config.get_text_config().pad_token_id or 0)
-
-
-def _media(model: Any) -> torch.Tensor:
-    """Tokens that stand for images, videos and sounds, if they are embedded as padding."""
-    kinds = ("image", "video", "audio") if like(model.get_decoder(), PADDED) else ()
-    found = [getattr(model.config, f"{kind}_token_id", None) for kind in kinds]
-    return torch.tensor([token for token in found if token is not None], dtype=torch.long)
 
 
 def _ends(model: Any) -> int | None:

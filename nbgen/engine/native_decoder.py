@@ -62,10 +62,9 @@ class NativeDecoder(nn.Module):
             raise ValueError("no layers of our own for this model")
         self.rotary = RotaryTable(_rotary(self._decoder), model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
-        #: Whether layers have inputs of their own.
-        self._gives = bool(getattr(self._decoder, "hidden_size_per_layer_input", 0))
+        gives = getattr(self._decoder, "hidden_size_per_layer_input", 0)  # layers inputs of their own
         #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
-        self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns and not self._gives
+        self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns and not gives
         #: Whether media only come in before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
@@ -78,7 +77,7 @@ class NativeDecoder(nn.Module):
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         #: The first layer behind which no other brings keys or states: from there on rows that nobody wants are left.
-        self._leaving = max(i for i, layer in enumerate(self._layers.parts) if _brings(layer))
+        leaving = max(i for i, layer in enumerate(self._layers.parts) if _brings(layer))
         #: Of layers from there on, by their window and how many of their heads share a key head.
         self._left: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         #: Which layers attend.
@@ -88,7 +87,7 @@ class NativeDecoder(nn.Module):
                 shape = layer.attention.window, layer.attention.group
                 self._alike.setdefault(shape, []).append(fields)
                 self._numbers.append(layer.attention.number)
-                if i >= self._leaving:
+                if i >= leaving:
                     self._left.setdefault(shape, []).append(fields)
         self._most = max(each.attention.heads * (each.attention.value_dim + 2) for each in self._fields)
         #: The first layer's, in the cache that the layers point to.

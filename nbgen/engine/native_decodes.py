@@ -44,7 +44,7 @@ class NativeDecodes:
         self._longest = len(rotary.cosines)
         self._ids, self._positions, self._slots = ids.numpy(), rotary.positions.numpy(), prepared.step.slots.numpy()
         self._plans = [(np.frombuffer(plan.numbers, np.int64), plan.growth(), plan.tables()) for plan in plans]
-        self._columns = min((tables.shape[1] for _, _, tables in self._plans), default=0)
+        self._columns = min((tables.shape[1] for _, _, tables in self._plans), default=self._longest)
 
     def goes_on(self, rows: Sequence[DecodeRow]) -> bool:
         """Make it the step of these rows, if they are the same ones elsewhere in the same chunks."""
@@ -65,10 +65,9 @@ class NativeDecodes:
 
     def _follows(self, row: DecodeRow, before: DecodeRow, blocks: list[int]) -> bool:
         fits = row.position < self._longest and len(row.block_table) <= self._columns
-        alike = (row.shift, row.state_slot) == (before.shift, before.state_slot) and row.block_table[
-            : len(blocks)
-        ] == blocks
-        return fits and alike and row.index // CHUNK == before.index // CHUNK
+        alike = (row.shift, row.state_slot) == (before.shift, before.state_slot)
+        begins_alike = row.block_table[: len(blocks)] == blocks
+        return fits and alike and begins_alike and row.index // CHUNK == before.index // CHUNK
 
     def _extend(self, row: int, blocks: list[int]) -> None:
         self._blocks[row] = list(blocks)

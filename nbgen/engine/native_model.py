@@ -69,9 +69,10 @@ class NativeModel:
 
         What prompts are given as embeddings stands in place of the model's own.
         """
-        outer = self._outer(self._embedded(ids), None if rows == list(range(len(ids))) else rows)
+        ids = self._parts.media.padded(ids)
+        outer = self._outer(ids, None if rows == list(range(len(ids))) else rows)
         if any(map(prompt_embeds.begins, items)):
-            embeddings = prompt_embeds.merge(self._model, self._embedded(ids)[None], items)[0]
+            embeddings = prompt_embeds.merge(self._model, ids[None], items)[0]
             outer = outer._replace(ids=torch.arange(len(ids)), embeddings=embeddings, scale=self._parts.hidden)
         return self._layers.compute(step, items, self._rotary.at(positions), outer)
 
@@ -103,7 +104,9 @@ class NativeModel:
         self._kept = others if batch is None else {**others, rows: batch}
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
-        if any(not row.index for row in rows) or len(self._parts.media):  # of states that begin; of tokens to replace
+        if any(not row.index for row in rows) or len(
+            self._parts.media.ids
+        ):  # of states that begin; of tokens to replace
             return None
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
             return None
@@ -113,12 +116,6 @@ class NativeModel:
         ids, rotary = torch.tensor([row.token for row in rows]), self._rotary.at([row.position for row in rows])
         prepared = self._layers.prepare(step, [], rotary, self._outer(ids, None))
         return NativeDecodes(rows, prepared, ids, rotary, self._layers.plans(step).values()) if prepared.made else None
-
-    def _embedded(self, ids: torch.Tensor) -> torch.Tensor:
-        """By whose embeddings these tokens begin."""
-        if not len(self._parts.media):
-            return ids
-        return ids.masked_fill(torch.isin(ids, self._parts.media), self._parts.padding)
 
     def _outer(self, ids: torch.Tensor, wanted: list[int] | None) -> OuterLayers:
         table, parts = self._decoder.get_input_embeddings().weight, self._parts

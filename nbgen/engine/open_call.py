@@ -100,7 +100,8 @@ class OpenCall:
         if self._json is not None:
             return character in "[{"
         if self.field.content == TAGGED:
-            return character in "[<"
+            tag = self.field.content_args["tag_pattern"].removeprefix(r"\s*")
+            return character in "[<" or not tag.startswith(("<", r"\["))
         return self.field.name != LISTED_CALLS or character in "[{" or character.isidentifier()
 
     def _closing(self, text: str, last: bool) -> tuple[Any, int]:

@@ -7,6 +7,7 @@ and no mask: `attention` knows both.
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from nbgen.engine.cache_argument import cache_argument
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.forward import is_ids_only
 from nbgen.engine.lora import LoraLayers
-from nbgen.engine.model_parts import padded
+from nbgen.engine.model_parts import MediaTokens
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.routed_experts import asks
 from nbgen.engine.scheduler import ScheduledSequence
@@ -42,6 +43,10 @@ class StockModel:
         self._takes_positions = "position_ids" in names
         self._cache_name = cache_argument(names)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
+
+    @cached_property
+    def _media(self) -> MediaTokens:
+        return MediaTokens.of(self._model)
 
     @property
     def layers_in(self) -> str:
@@ -91,7 +96,7 @@ class StockModel:
     def _inputs(self, ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> dict[str, torch.Tensor]:
         """Of `ids` `[B, T]`, and of what prompts are given as embeddings."""
         if any(map(prompt_embeds.begins, items)):
-            return {"inputs_embeds": prompt_embeds.merge(self._model, padded(self._model, ids), items)}
+            return {"inputs_embeds": prompt_embeds.merge(self._model, self._media.padded(ids), items)}
         return {"input_ids": ids}
 
     def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,8 @@ DTYPES = {
     "FP64": torch.float64,
     "BF16": torch.bfloat16,
 }
+#: Parameters that have a place.
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 #: BYTES are numpy's, all else is torch's.
 Array = torch.Tensor | np.ndarray
 
@@ -50,7 +52,10 @@ class TensorModule:
         self._device = device
         parameters = inspect.signature(module.forward).parameters
         self._by_name = all(declared.name in parameters for declared in spec.inputs)
-        self._defaults = [None if each.default is each.empty else each.default for each in parameters.values()]
+        places = [each for each in parameters.values() if each.kind in POSITIONAL][: len(spec.inputs)]
+        self._defaults = [None if each.default is each.empty else each.default for each in places]
+        #: Places that must be filled, whatever is given.
+        self._needed = sum(each.default is each.empty for each in places)
 
     @torch.inference_mode()
     def compute(self, requests: list[InferRequest]) -> Computed:
@@ -91,8 +96,10 @@ class TensorModule:
         }
 
     def _in_order(self, inputs: dict[str, Array]) -> list[Any]:
-        """One for each that is declared."""
-        places = zip_longest(self.spec.inputs, self._defaults[: len(self.spec.inputs)])
+        """One for each that is declared, up to the last that was given or has no default."""
+        given = [place for place, declared in enumerate(self.spec.inputs, 1) if declared.name in inputs]
+        some = max([*given, self._needed])
+        places = zip_longest(self.spec.inputs[:some], self._defaults[:some])
         return [inputs.get(declared.name, default) for declared, default in places]
 
     def _reshaped(self, tensor: Array, declared: TensorSpec) -> Array:

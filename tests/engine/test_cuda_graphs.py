@@ -11,6 +11,8 @@ from nbgen.engine.cuda_graphs import BUCKETS, DecodeGraphs, bucket_of
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 
 PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19, 40)]
@@ -38,9 +40,11 @@ def test_buckets_hold_their_batches() -> None:
     assert all(bucket_of(bucket) == bucket for bucket in BUCKETS)
 
 
-def test_padded_decodes_give_the_same_tokens(tiny_model: Path, tiny_engine: Assembly) -> None:
-    expected = {rid: ids(outputs) for rid, outputs in generate(tiny_engine, requests()).items()}
-    static = build(tiny_model)
+@pytest.mark.parametrize("family", ["llama", "llama4_text"])  # whose queries are scaled by their positions
+def test_padded_decodes_give_the_same_tokens(family: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, family, **FAMILIES[family].changes)
+    expected = {rid: ids(outputs) for rid, outputs in generate(build(folder), requests()).items()}
+    static = build(folder)
     graphs = with_graphs(static)
     assert {rid: ids(outputs) for rid, outputs in generate(static, requests()).items()} == expected
     assert sorted(graphs._graphs) == [1, 2, 4, 8], "a bucket was never used"

@@ -20,8 +20,8 @@ struct SparseFeed {
     Norm<T> input_norm, mixed_norm, beside_norm;
 };
 
-// Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head, or
-// of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is made
+// Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries, keys and values: of each
+// head, or those of queries and keys of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is made
 // of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its result
 // behind its query; where it is `joined`, the head's key and value. Without `up`, `gate` is all that a feed-forward opens. Where
 // that runs `beside_attention`, its norm is of what goes into the layer, or none where it takes what attention does. A

@@ -99,6 +99,7 @@ class Walk {
         if (layer.joined) return open_joined(layer, leaves);
         const typename Products<T>::Part query = {&layer.query, layer.opened ? step_->gates : step_->queries};
         Parts made;
+        made.reserve(3);
         if (layer.key.outputs) made.push_back({&layer.key, step_->new_keys});
         if (layer.value.outputs) made.push_back({&layer.value, step_->new_values});
         if (!leaves) {
@@ -169,10 +170,9 @@ class Walk {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
         if (layer.beside_attention && layer.feed_norm.weight) normalize_all(layer.feed_norm, layer.width());
         add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
-        const bool beside = layer.sparse && layer.gate.outputs;
-        if (!layer.sparse || beside) feed(layer, beside ? step_->attended : step_->projected);
+        if (layer.gate.outputs) feed(layer, layer.sparse ? step_->attended : step_->projected);
         if (layer.sparse) mix(*layer.sparse, layer.width());
-        if (beside) add_beside(layer, *layer.sparse);
+        if (layer.sparse && layer.gate.outputs) add_beside(layer, *layer.sparse);
         if (layer.given_gate.outputs) add_given(layer);
     }
 
