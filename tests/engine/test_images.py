@@ -471,7 +471,8 @@ def test_what_is_transparent_lies_on_white_as_transformers_has_it() -> None:
     for made in (drawn, drawn.convert("LA"), few):
         made.save(buffer := io.BytesIO(), "PNG")
         decoded = image.decode(memoryview(buffer.getvalue()), "image 1")
-        assert decoded.tobytes() == convert_to_rgb(Image.open(buffer)).tobytes()
+        if at_least("transformers", "5.24"):
+            assert decoded.tobytes() == convert_to_rgb(Image.open(buffer)).tobytes()
         assert (decoded.getpixel((0, 0)), decoded.getpixel((2, 3))) == ((255, 255, 255), (0, 0, 0))
 
 
