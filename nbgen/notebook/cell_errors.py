@@ -30,11 +30,12 @@ class CellErrors:
         self._cells: dict[int, CellError] = {}
 
     def record(self, result: Any) -> None:
-        """IPython's `post_run_cell`: note a cell that failed, unless it was interrupted, or nbgen's own magic."""
+        """IPython's `post_run_cell`: note a cell that failed, unless it was interrupted, or is nbgen's magic alone."""
         error = result.error_before_exec or result.error_in_exec
         if error is None or isinstance(error, KeyboardInterrupt) or result.execution_count is None:
             return
-        if result.info.raw_cell.lstrip().startswith(("%nbgen", "%%nbgen")):
+        source = result.info.raw_cell.strip()
+        if source.startswith("%%nbgen") or (source.startswith("%nbgen") and "\n" not in source):
             return
         self._cells[result.execution_count] = CellError(result.info.raw_cell, _traceback(error))
         for old in list(self._cells)[: -self.KEEP]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nbgen.errors import NbgenError, Unavailable, in_words
+from nbgen.notebook.connection import CONNECT_SECONDS
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.text_stream import INCOMPLETE
 from nbgen.notebook.turns import openai_call
@@ -80,7 +81,7 @@ class CommRuns:
         """End a run on its server, once that has it."""
         pieces = self._pieces.get(run)
         if pieces:
-            pieces.begun.wait()
+            pieces.begun.wait(CONNECT_SECONDS)
         (pieces.choose if pieces else self._client)().cancel(run)
 
     def live(self) -> str | None:

@@ -56,7 +56,7 @@ class RemoteClient(Connection):
         return RemoteClient(self.url, self.token, type(self.backend)(model))
 
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
-        """As the client of nbgen does. It never outlives its reader, and can be stopped while it is silent."""
+        """As the client of nbgen does. It is read ahead, never outlives its reader, and can be stopped while silent."""
         run, reader = body.get("id") or uuid.uuid4().hex, self.backend.reader()
         came: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 

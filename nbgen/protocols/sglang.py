@@ -64,7 +64,7 @@ class Generation(NamedTuple):
     single: bool
     stream: bool
     #: Of each request, in the order of `requests`: tokens between two chunks of a stream, None for as the server does.
-    intervals: Sequence[int | None] = ()
+    intervals: Sequence[int | None]
     #: Likewise.
     media: Sequence[list[Item]] = ()
 

@@ -93,6 +93,8 @@ def triton_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
         asked += [(f"structured_outputs.{name}", name, value) for name, value in named.items() if value not in _UNSET]
     asked += [(name, kind, options[name]) for name, kind in GUIDED.items() if options.get(name) not in _UNSET]
     if len(asked) > 1:
+        for _, kind, value in asked:
+            _constraint(kind, value)  # what is no constraint is refused as that
         raise InvalidRequest(f"Only one of {' and '.join(name for name, _, _ in asked)} can be set")
     return dict(_constraint(kind, value) for _, kind, value in asked)
 

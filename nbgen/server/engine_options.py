@@ -20,14 +20,14 @@ WORDS = EngineConfig.words()
 
 
 class Count(Int[Any, Any]):
-    """A whole number of no more bits than any machine's."""
+    """A whole number that fits into 64 bits."""
 
     def __init__(self, default_value: Any = 0, **options: Any) -> None:
         super().__init__(default_value, **{"max": MOST, **options})
 
 
 class Seconds(Float[Any, Any]):
-    """A time that is one, and not below nothing."""
+    """A number of seconds, not negative and not NaN."""
 
     def __init__(self, default_value: Any = 0.0, **options: Any) -> None:
         super().__init__(default_value, **{"min": 0, **options})

@@ -74,7 +74,7 @@ class Models:
             model = self.find(name)
         except NotFound:
             raise InvalidRequest(f"failed to load '{name[:200]}', no such model is configured") from None
-        if self._namesake and model is self.language_model:
+        if self._namesake and model is self.language_model and not model.unloaded:
             raise InvalidRequest(self._namesake)
         await model.load()
 

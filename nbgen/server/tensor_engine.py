@@ -71,13 +71,16 @@ class TensorEngine:
     async def load(self, spec: ModelSpec, folder: str) -> Loaded:
         """Load a module, or load it again, beside others. Raises Unavailable with the reason why not.
 
-        What was there stays then. Where several loads end with the process, each is tried once more.
+        What was there stays then. Where several loads end with the process, each is tried again.
         """
         try:
             return await self._load(spec, folder)
         except EndedTogether:
             async with self._loading:
-                return await self._load(spec, folder)
+                try:
+                    return await self._load(spec, folder)
+                except EndedTogether:  # of a load that began meanwhile
+                    return await self._load(spec, folder)
 
     async def _load(self, spec: ModelSpec, folder: str) -> Loaded:
         process, rid = await self._started(), uuid.uuid4().hex

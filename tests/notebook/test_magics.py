@@ -129,6 +129,9 @@ def test_what_nbgen_refused_is_not_explained_in_its_place(
     assert not run(shell, "%%nbgen --zzz\nhi")[1]
     assert run(shell, "%nbgen fix")[1]
     assert "NameError: name 'undefined_name'" in shell.user_ns["_"].messages[-1]["content"]
+    run(shell, "%nbgen status\n1 / 0")
+    assert run(shell, "%nbgen fix")[1]
+    assert "ZeroDivisionError" in shell.user_ns["_"].messages[-1]["content"]
 
 
 @pytest.mark.parametrize("cell", ["%%nbgen --out kept --complete --to-cell\nOnce", "1 / 0\n%nbgen fix"])

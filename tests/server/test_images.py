@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.conftest import at_least
 from tests.engine.multimodal import MULTIMODAL
 from tests.engine.test_images import NEW_TOKENS, Reference, picture
 from tests.http_canary import Canary
@@ -114,7 +115,8 @@ def test_a_templates_options_are_no_media(seeing: Server, path: str) -> None:
         assert answer.status_code == 200, answer.text
         refused = seeing.http.post(path, json={**body, name: {"sanitize_control_tokens": False}})
     assert not canary.asked
-    assert "sanitize_control_tokens is not an option that a template may be given" in refused.text
+    if at_least("transformers", "5.24"):  # which has that option for itself
+        assert "sanitize_control_tokens is not an option that a template may be given" in refused.text
 
 
 def test_a_prompt_without_a_place_has_its_image_first(seeing: Server, reference: Reference) -> None:
