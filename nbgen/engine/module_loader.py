@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.passes import move_to_device_pass
 
 from nbgen.errors import ModelError
@@ -22,6 +21,8 @@ PICKLES = ("model.pt", "model.pth", "model.bin", "model.ckpt")
 #: torch reads one exported program at a time in a process.
 _reading = threading.Lock()
 if torch.__version__ < "2.12":  # it ends the process in a second thread that reads one, if the main one has not begun
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     with FakeTensorMode():
         pass
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from nbgen.errors import InvalidRequest
 from nbgen.protocols import structured_output
+from nbgen.protocols.json_body import is_integer
 from nbgen.protocols.triton_options import Options
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists, checked_words
@@ -105,7 +106,7 @@ def priority(value: Any) -> int:
     """The engine's priority, the higher the sooner, for Triton's: 1 is the highest, 0 the default, which comes last."""
     if value is None:
         return 0
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not is_integer(value, 0):
         raise InvalidRequest(
             f"Unable to parse 'priority': expected unsigned integer, got {value!r:.80}", field="priority"
         )
