@@ -18,12 +18,6 @@ from nbgen.media_types import MAX_BYTES, MAX_MEDIA
 from nbgen.protocols import json_body, openai, sglang, sglang_logprobs
 from nbgen.protocols.sample import WEIGHT_VERSION
 
-#: Features of SGLang's server, by their launch options, that this one does not have.
-ABSENT: dict[str, Any] = {
-    "skip_tokenizer_init": False,
-    "tool_call_parser": None,
-    "reasoning_parser": None,
-}
 LIMITS: dict[str, Any] = {
     "prompts": sglang.MAX_PROMPTS,
     "n": sampling_params.MAX_N,
@@ -59,16 +53,11 @@ class ServerOptions(NamedTuple):
 def model_info(config: EngineConfig, model: ModelInfo | None, options: ServerOptions) -> bytes:
     """`/model_info`: what is configured, and what is known once the model is loaded."""
     return msgspec.json.encode(
-        {
-            "model_path": config.model,
-            "served_model_name": model.name if model else config.model,
-            "tokenizer_path": config.model,
+        _served(config, model)
+        | {
             "is_generation": model is None or not model.is_embedding,
             "preferred_sampling_params": options.preferred or None,
-            "weight_version": WEIGHT_VERSION,
             "load_format": "auto",
-            "reasoning_parser": None,
-            "tool_call_parser": None,
             "disaggregation_mode": "null",
             "has_image_understanding": model is not None and "image" in model.media,
             "has_audio_understanding": model is not None and "audio" in model.media,
@@ -94,57 +83,78 @@ def server_info(
 
     `started` is in seconds since 1970; `command` starts such a server, if it is one of its own.
     """
-    context = model.context_length if model else config.context_length
-    longest = min(context, model.kv_tokens) if model and context and model.kv_tokens else context
-    cuts_prompts = model is None or model.cuts_prompts
-    has_states = model is None or (model.hidden_size > 0 and not model.is_embedding)
-    fields = {
+    fields: dict[str, Any] = {
         "status": state,
         "version": version,
         "startup_time": started,
         "launch_command": command,
+        "preferred_sampling_params": options.preferred or None,
+        "allow_auto_truncate": options.truncate,
+        "stream_interval": options.interval,
+        "incremental_streaming_output": options.incremental,
+        "limits": {**LIMITS, **limits, "queue_seconds": config.queue_seconds, "run_seconds": config.run_seconds},
+        "internal_states": [_internal_state(config, status or EngineStatus(), model)],
+    }
+    fields |= _served(config, model) | _sizes(config, model, status) | _features(config, model)
+    return msgspec.json.encode(fields)
+
+
+def _served(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
+    """What both routes tell. No parser is named: templates show how models write thoughts and calls."""
+    return {
         "model_path": config.model,
-        "tokenizer_path": config.model,
         "served_model_name": model.name if model else config.model,
-        "device": model.device if model else config.device,
+        "tokenizer_path": config.model,
+        "weight_version": WEIGHT_VERSION,
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+    }
+
+
+def _sizes(config: EngineConfig, model: ModelInfo | None, status: EngineStatus | None) -> dict[str, Any]:
+    """How much there is room for, and how it is computed."""
+    context = model.context_length if model else config.context_length
+    longest = min(context, model.kv_tokens) if model and context and model.kv_tokens else context
+    device, cuts_prompts = model.device if model else config.device, model is None or model.cuts_prompts
+    return {
+        "device": device,
         "dtype": model.dtype if model else config.dtype,
         "quantization": config.quantization,
+        "threads": model.threads if model else config.threads,
+        "tier": model.tier if model else None,
+        "layers_in": model.layers_in if model else None,
         "context_length": context,
         "max_req_input_len": longest and longest - 1,
         "max_total_num_tokens": _kv_tokens(model, status),
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
-        "chunked_prefill_size": config.chunk_on(model.device if model else config.device) if cuts_prompts else -1,
+        "chunked_prefill_size": config.chunk_on(device) if cuts_prompts else -1,
         "speculative_algorithm": "NGRAM" if model and model.draft_tokens else None,
         "speculative_num_draft_tokens": (model.draft_tokens if model else config.draft_tokens) or None,
-        "disable_radix_cache": model is not None and not model.caches_prefixes,
         # Prefixes are reused to the token, whatever the size of a block.
         "page_size": 1,
         "block_size": BLOCK_SIZE,
+    }
+
+
+def _features(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
+    has_states = model is None or (model.hidden_size > 0 and not model.is_embedding)
+    return {
+        "skip_tokenizer_init": False,
+        "is_embedding": model is not None and model.is_embedding,
+        "disable_radix_cache": model is not None and not model.caches_prefixes,
         "sampling_defaults": config.sampling_defaults,
-        "preferred_sampling_params": options.preferred or None,
-        "allow_auto_truncate": options.truncate,
-        "weight_version": WEIGHT_VERSION,
-        "stream_interval": options.interval,
-        "incremental_streaming_output": options.incremental,
+        "grammar_backend": config.grammar_backend,
         "enable_metrics": True,
         "enable_priority_scheduling": True,
         "enable_deterministic_inference": model is not None and model.layers_in == "C++",
-        "grammar_backend": config.grammar_backend,
         "enable_lora": True,
+        "enable_torch_compile": model.compiled if model else config.compile,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,
         "enable_return_hidden_states": has_states,
         "return_hidden_states_mode": "full" if has_states else None,
         "enable_return_routed_experts": model is not None and model.routed_experts > 0,
-        "is_embedding": model is not None and model.is_embedding,
-        "tier": model.tier if model else None,
-        "layers_in": model.layers_in if model else None,
-        "enable_torch_compile": model.compiled if model else config.compile,
-        "threads": model.threads if model else config.threads,
-        "limits": {**LIMITS, **limits, "queue_seconds": config.queue_seconds, "run_seconds": config.run_seconds},
-        "internal_states": [_internal_state(config, status or EngineStatus(), model)],
     }
-    return msgspec.json.encode(ABSENT | fields)
 
 
 def _kv_tokens(model: ModelInfo | None, status: EngineStatus | None) -> int:
