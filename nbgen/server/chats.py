@@ -7,43 +7,23 @@ Kept in memory, the least recently used forgotten first. Knows no HTTP; a run is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from nbgen.errors import InvalidRequest, NbgenError
-from nbgen.messages import FinishReason, ToolCall
+from nbgen.errors import InvalidRequest
+from nbgen.messages import FinishReason
 from nbgen.protocols.chat_messages import Call, CalledFunction, Part, part_size, without_files
 from nbgen.protocols.native import Message
+
+if TYPE_CHECKING:
+    from nbgen.server.runs import Run
 
 KEEP_CHATS = 256
 #: Of all chats, the files in them as they came: base64. One of them that has so many takes no question any more.
 KEEP_CHARACTERS = 128 * 2**20
 #: Of one, beyond which its oldest files are forgotten.
 KEEP_FILE_CHARACTERS = 64 * 2**20
-
-
-class Answer(Protocol):
-    """What a chat reads of a run."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def reasoning(self) -> str: ...
-    @property
-    def tool_calls(self) -> list[ToolCall]: ...
-    @property
-    def usage(self) -> dict[str, int]: ...
-    @property
-    def finish_reason(self) -> FinishReason | None: ...
-    @property
-    def ttft_s(self) -> float | None: ...
-    @property
-    def tokens_per_s(self) -> float | None: ...
-
-    error: NbgenError | None
 
 
 class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -103,14 +83,14 @@ class Chat:
     """One conversation: its turns in the order they came. `newest` is the run of the last answer, while it is kept."""
 
     def __init__(self) -> None:
-        self.newest: Any = None
+        self.newest: Run | None = None
         #: Characters, of answers that are being written as many as were told of.
         self.size = 0
         self._turns: list[Turn] = []
         self._children: dict[int | None, list[int]] = {}
-        self._writing: dict[int, Answer] = {}
+        self._writing: dict[int, Run] = {}
 
-    def add(self, messages: Sequence[Message], run: Answer) -> None:
+    def add(self, messages: Sequence[Message], run: Run) -> None:
         """An answer that begins, after the turns before it."""
         place: int | None = None
         for message in messages:
@@ -125,7 +105,7 @@ class Chat:
             self._fill(self._turns[place], run)
         return self._turns
 
-    def settle(self, run: Answer) -> None:
+    def settle(self, run: Run) -> None:
         """The run is over: keep its text and numbers."""
         for place in [place for place, writing in self._writing.items() if writing is run]:
             self._fill(self._turns[place], run)
@@ -169,7 +149,7 @@ class Chat:
         turn.content, turn.reasoning, turn.tool_calls = content, reasoning, calls
         self.size += turn.size
 
-    def _fill(self, turn: Turn, run: Answer) -> None:
+    def _fill(self, turn: Turn, run: Run) -> None:
         """Fill the turn with the text and numbers of its run."""
         calls = [Call(CalledFunction(call.name, call.arguments), call.id) for call in run.tool_calls]
         self._change(turn, run.text, run.reasoning, calls or None)
