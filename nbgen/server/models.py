@@ -20,7 +20,7 @@ MAX_VERSION = 2**63 - 1
 class Models:
     """The language model, and beside it the modules of the repository's folder."""
 
-    def __init__(self, language_model: ServedModel, engine: TensorEngine, folder: Path | None) -> None:
+    def __init__(self, language_model: ServedModel, engine: TensorEngine, folder: Path) -> None:
         self.language_model = language_model
         self._engine = engine
         self._folder = folder

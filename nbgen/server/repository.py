@@ -55,9 +55,9 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True):
     dynamic_batching: _Batching = msgspec.field(default_factory=_Batching)
 
 
-def scan(repository: Path | None) -> list[Entry]:
+def scan(repository: Path) -> list[Entry]:
     """All models of the folder, the broken ones with their errors. Raises OSError where it cannot be read."""
-    if repository is None or not repository.is_dir():
+    if not repository.is_dir():
         return []
     folders = sorted(path for path in repository.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
     return [entry for folder in folders if (entry := _entry(folder)) is not None]
