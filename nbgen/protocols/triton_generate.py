@@ -19,7 +19,7 @@ from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
 from nbgen.protocols.json_body import MAX_KEYS, MalformedBody, check_surrogates
 from nbgen.protocols.json_structure import MAX_VALUES_AT_ONCE, check_structure
-from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
+from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, check_json_size, parameter
 from nbgen.protocols.triton_options import as_number
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
 
@@ -37,11 +37,7 @@ class Members(list[tuple[str, Any]]):
 
 def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
     """The inference that a body asks of the model `spec`. Raises InvalidRequest."""
-    if len(body) > MAX_INPUT_BYTES:
-        raise InvalidRequest(
-            f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} "
-            f"bytes. {LIMIT_WORDS}"
-        )
+    check_json_size(len(body))
     members = _parse(body)
     inference, firsts = Inference(id=_id(members), parameters={}, inputs={}), members.firsts
     for name, _ in members:
