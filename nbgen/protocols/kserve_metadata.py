@@ -138,7 +138,7 @@ def parse_index(body: bytes) -> bool:
     return ready
 
 
-def index_entry(spec: ModelSpec, state: ModelState, reason: str = "") -> dict[str, str]:
+def index_entry(spec: ModelSpec, state: ModelState, reason: str) -> dict[str, str]:
     """One model of the repository; what was never loaded has only a name."""
     if state == "UNAVAILABLE" and not reason:
         return {"name": spec.name}

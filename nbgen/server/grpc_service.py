@@ -20,7 +20,7 @@ from nbgen.protocols import kserve_grpc, kserve_metadata
 from nbgen.server import grpc_inference
 from nbgen.server.base_handler import SMALL_BODY
 from nbgen.server.grpc_errors import answered, parsed
-from nbgen.server.kserve_handlers import statistics
+from nbgen.server.kserve_handlers import index, statistics
 from nbgen.server.served_model import ServedModel
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -94,11 +94,7 @@ class Service:
 
     async def RepositoryIndex(self, request: Any) -> Any:
         _only_repository(request.repository_name)
-        entries = [
-            kserve_metadata.index_entry(model.spec, model.state, model.reason)
-            for model in self._app.models
-            if model.state == "READY" or not request.ready
-        ]
+        entries = index(self._app.models, only_ready=request.ready)
         return _filled(service_pb2.RepositoryIndexResponse(), {"models": entries})
 
     async def RepositoryModelLoad(self, request: Any) -> Any:

@@ -6,6 +6,7 @@ Does not know how bodies are written (`kserve`, `kserve_answer`), nor what compu
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -106,13 +107,16 @@ class IndexHandler(DescribingHandler):
     """The models that this server is configured with, and how each is."""
 
     async def post(self) -> None:
-        only_ready = kserve_metadata.parse_index(self.body)
-        entries = [
-            kserve_metadata.index_entry(model.spec, model.state, model.reason)
-            for model in self.models
-            if model.state == "READY" or not only_ready
-        ]
-        self.tell(entries)
+        self.tell(index(self.models, only_ready=kserve_metadata.parse_index(self.body)))
+
+
+def index(models: Iterable[ServedModel], *, only_ready: bool) -> list[dict[str, str]]:
+    """The entries of all models, or of those that are ready."""
+    return [
+        kserve_metadata.index_entry(model.spec, model.state, model.reason)
+        for model in models
+        if model.state == "READY" or not only_ready
+    ]
 
 
 class LoadHandler(SmallHandler):
