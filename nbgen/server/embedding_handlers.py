@@ -83,8 +83,7 @@ class EncodeHandler(EmbeddingHandler):
             call.requests, lambda outputs: embeddings.encode_body(call, outputs, time.monotonic() - started)
         )
 
-    async def put(self) -> None:
-        await self.post()
+    put = post
 
 
 HANDLERS = [

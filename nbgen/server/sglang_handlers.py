@@ -56,8 +56,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)
 
-    async def put(self) -> None:
-        await self.post()
+    put = post
 
     def whole(self, runs: list[Run]) -> bytes:
         results = [answer.result(sample, run.started) for run, answer, sample in self._each(runs)]
@@ -124,7 +123,6 @@ class FlushCacheHandler(SglangHandler):
         if not running:
             self.engine.tell(FlushCache())
         self.set_status(400 if running else 200)
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
         words = f"Cache not flushed: {running} requests are alive." if running else "Cache flushed."
         self.finish(words + "\n", set_content_type="text/plain; charset=utf-8")
 
@@ -221,7 +219,6 @@ class MetricsHandler(SglangHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        self.set_header("Content-Type", metrics.CONTENT_TYPE)
         app = self.settings["nbgen"]
         self.finish(app.metrics.text() + kserve_metrics.text(app.models), set_content_type=metrics.CONTENT_TYPE)
 
