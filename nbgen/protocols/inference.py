@@ -6,7 +6,6 @@ KServe's JSON and binary bodies, the generate extension and gRPC all become an `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -61,7 +60,6 @@ class InferenceResponse(msgspec.Struct, kw_only=True):
     model_name: str
     model_version: str
     outputs: list[OutputTensor] = []
-    parameters: Mapping[str, Parameter] = {}
     final: bool = True
     pieces: int = 1
 

@@ -94,8 +94,6 @@ def _json(
 ) -> Iterator[bytes]:
     fields: dict[str, Any] = {"id": inference.id} if inference.id else {}
     fields |= {"model_name": response.model_name, "model_version": response.model_version}
-    if response.parameters:
-        fields["parameters"] = response.parameters
     yield msgspec.json.encode(fields)[:-1] + b',"outputs":['
     for index, (output, binary) in enumerate(outputs):
         yield b"," if index else b""

@@ -158,22 +158,7 @@ def _classes(parameters: Mapping[str, Any]) -> int:
 def fill(message: Any, response: InferenceResponse, inference: Inference, spec: ModelSpec) -> list[list[memoryview]]:
     """Put the response into `message`, a ModelInferResponse; the raw contents of its outputs, each in pieces."""
     message.model_name, message.model_version, message.id = response.model_name, response.model_version, inference.id
-    for name, value in response.parameters.items():
-        set_parameter(message.parameters[name], value)
     outputs = [output for output, _ in kserve_answer.shown(response, inference, spec)]
     for output in outputs:
         message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
     return [output.data.pieces for output in outputs]
-
-
-def set_parameter(message: Any, value: Parameter) -> None:
-    """Put a value into an InferParameter."""
-    match value:
-        case bool():
-            message.bool_param = value
-        case int():
-            message.int64_param = value
-        case float():
-            message.double_param = value
-        case _:
-            message.string_param = value

@@ -172,7 +172,7 @@ def response_body(response: InferenceResponse, id: str) -> bytes:
     """The one object of a response. Raises InvalidRequest for a datatype that JSON cannot carry."""
     fields: dict[str, Any] = {"id": id} if id else {}
     fields |= {"model_name": response.model_name, "model_version": response.model_version}
-    body = msgspec.json.encode(fields | dict(response.parameters))[:-1]
+    body = msgspec.json.encode(fields)[:-1]
     return body + b"".join(b',"%b":%b' % (_name(output), _value(output)) for output in response.outputs) + b"}"
 
 

@@ -13,7 +13,7 @@ from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor, RequestedOutput
-from nbgen.protocols.kserve_grpc import EMPTY_FINAL, fill, parse_infer, parse_version, set_parameter
+from nbgen.protocols.kserve_grpc import EMPTY_FINAL, fill, parse_infer, parse_version
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 
 Change = Callable[[ModelInferRequest], object]
@@ -155,20 +155,12 @@ def test_versions_are_numbers() -> None:
             parse_version(wrong)
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [(True, "bool_param"), (3, "int64_param"), (1.5, "double_param"), ("x", "string_param")]
-)
-def test_a_response_is_put_into_its_message(value: Any, kind: str) -> None:
+def test_a_response_is_put_into_its_message() -> None:
     spec = ModelSpec(name="m", inputs=(), outputs=(TensorSpec(name="O", datatype="INT32", dims=(2,)),))
     data = tensors.Binary([tensors.from_values([number], "INT32") for number in (1, 2)])
-    response = InferenceResponse(
-        model_name="m", model_version="3", outputs=[OutputTensor("O", "INT32", [2], data)], parameters={"p": value}
-    )
+    response = InferenceResponse(model_name="m", model_version="3", outputs=[OutputTensor("O", "INT32", [2], data)])
     message = ModelInferResponse()
     ((first, second),) = fill(message, response, Inference(id="7", binary_outputs=True), spec)
     assert (message.model_name, message.model_version, message.id) == ("m", "3", "7")
     assert [(each.name, each.datatype, list(each.shape)) for each in message.outputs] == [("O", "INT32", [2])]
     assert bytes(first) + bytes(second) == b"\1\0\0\0\2\0\0\0"
-    assert message.parameters["p"].WhichOneof("parameter_choice") == kind
-    set_parameter(found := InferParameter(), value)
-    assert found == message.parameters["p"]

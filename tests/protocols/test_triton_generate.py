@@ -112,8 +112,8 @@ def test_outputs_become_members_single_ones_bare() -> None:
         output("empty", "INT32", [0], []),
         output('q"', "FP32", [1, 1], [0.5]),
     ]
-    response = InferenceResponse(model_name="m", model_version="1", outputs=outputs, parameters={"p": True})
-    expected = {"model_name": "m", "model_version": "1", "p": True, "text": "a", "ids": [1, 2], "empty": [], 'q"': 0.5}
+    response = InferenceResponse(model_name="m", model_version="1", outputs=outputs)
+    expected = {"model_name": "m", "model_version": "1", "text": "a", "ids": [1, 2], "empty": [], 'q"': 0.5}
     assert json.loads(response_body(response, "")) == expected
     assert json.loads(response_body(response, "7")) == expected | {"id": "7"}
 
