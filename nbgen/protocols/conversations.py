@@ -38,18 +38,15 @@ class ItemsBody(msgspec.Struct, kw_only=True):
     items: list[Item]
 
 
-def parse_create(raw: bytes, memory: Memory) -> CreateBody:
-    """The items and metadata that a conversation is created with. Raises InvalidRequest."""
+def parse_create(raw: bytes, memory: Memory) -> tuple[dict[str, str], list[Item]]:
+    """The metadata and items that a conversation is created with. Raises InvalidRequest."""
     body = convert(parse_object(raw), CreateBody)
-    check_metadata(body.metadata or {})
-    return CreateBody(items=_items(body.items or [], memory), metadata=body.metadata or {})
+    return _metadata(body.metadata), _items(body.items or [], memory)
 
 
 def parse_update(raw: bytes) -> dict[str, str]:
     """The metadata that a conversation gets. Raises InvalidRequest."""
-    body = convert(parse_object(raw), UpdateBody)
-    check_metadata(body.metadata or {})
-    return body.metadata or {}
+    return _metadata(convert(parse_object(raw), UpdateBody).metadata)
 
 
 def parse_items(raw: bytes, memory: Memory) -> list[Item]:
@@ -64,6 +61,12 @@ def conversation_body(id: str, created: float, metadata: Mapping[str, str]) -> b
     """A conversation without its items."""
     about = {"id": id, "object": "conversation", "created_at": int(created), "metadata": metadata}
     return msgspec.json.encode(about)
+
+
+def _metadata(given: dict[str, str] | None) -> dict[str, str]:
+    metadata = given or {}
+    check_metadata(metadata)
+    return metadata
 
 
 def _items(given: Sequence[Item], memory: Memory) -> list[Item]:

@@ -34,8 +34,8 @@ class ConversationsHandler(KnowingHandler):
     """Makes one, which may begin with items."""
 
     async def post(self) -> None:
-        given = await self.parsed(partial(conversations.parse_create, memory=self.kept))
-        self.tell(self.conversations.create(given.metadata or {}, given.items or []))
+        metadata, items = await self.parsed(partial(conversations.parse_create, memory=self.kept))
+        self.tell(self.conversations.create(metadata, items))
 
 
 class ConversationHandler(KnowingHandler):
