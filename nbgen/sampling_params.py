@@ -54,7 +54,6 @@ MODEL_DEFAULTS: dict[str, float | int] = {
     "repetition_penalty": 1.0,
 }
 
-
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
@@ -163,9 +162,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check_grammars()
 
     def _check_lists(self) -> None:
-        count, longest = len(self.stop), max((len(s.encode()) for s in self.stop), default=0)
-        _require(count <= MAX_STOP_STRINGS, "stop", f"{count} strings", f"at most {MAX_STOP_STRINGS}")
-        _require(longest <= MAX_STOP_BYTES, "stop", f"{longest} bytes", f"at most {MAX_STOP_BYTES} bytes each")
+        _check_texts("stop", self.stop, "strings", MAX_STOP_STRINGS, MAX_STOP_BYTES)
+        _check_texts("stop_regex", self.stop_regex, "patterns", MAX_STOP_REGEXES, MAX_STOP_REGEX_BYTES)
         ids, biases = len(self.stop_token_ids), len(self.logit_bias)
         _require(ids <= MAX_STOP_TOKEN_IDS, "stop_token_ids", f"{ids} ids", f"at most {MAX_STOP_TOKEN_IDS}")
         _require(biases <= MAX_LOGIT_BIAS, "logit_bias", f"{biases} entries", f"at most {MAX_LOGIT_BIAS}")
@@ -173,14 +171,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_range("stop_token_ids", token, -(2**31), 2**31 - 1, False)
         for value in self.logit_bias.values():
             _check_range("logit_bias", value, -100, 100, False)
-        count, longest = len(self.stop_regex), max((len(s.encode()) for s in self.stop_regex), default=0)
-        _require(count <= MAX_STOP_REGEXES, "stop_regex", f"{count} patterns", f"at most {MAX_STOP_REGEXES}")
-        _require(
-            longest <= MAX_STOP_REGEX_BYTES,
-            "stop_regex",
-            f"{longest} bytes",
-            f"at most {MAX_STOP_REGEX_BYTES} bytes each",
-        )
 
     def _check_grammars(self) -> None:
         given = [name for name in GRAMMARS if getattr(self, name)]
@@ -213,6 +203,12 @@ _RANGES: tuple[tuple[str, float, float, bool], ...] = (
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
         raise InvalidRequest(f"{name} must be {allowed}, got {value}", field=name)
+
+
+def _check_texts(name: str, texts: Sequence[str], what: str, most: int, most_bytes: int) -> None:
+    longest = max((len(text.encode()) for text in texts), default=0)
+    _require(len(texts) <= most, name, f"{len(texts)} {what}", f"at most {most}")
+    _require(longest <= most_bytes, name, f"{longest} bytes", f"at most {most_bytes} bytes each")
 
 
 def _check_range(name: str, value: float | None, low: float, high: float, open_low: bool) -> None:
