@@ -46,11 +46,12 @@ class RowData:
 
     def remedy(self, source: str) -> str:
         """How a prompt names a column whose own name is none in Python; empty for what is no column."""
-        label = (
-            next((label for label in self.columns if str(label) == source), None) if self.columns is not None else None
-        )
+        columns = () if self.columns is None else self.columns
+        label = next((label for label in columns if str(label) == source), None)
+        if label is None:
+            return ""
         written = json.dumps(label, ensure_ascii=False) if isinstance(label, str) else repr(label)
-        return "" if label is None else f"Write {{{{row[{written}]}}}}."
+        return f"Write {{{{row[{written}]}}}}."
 
     def names(self, number: int) -> dict[str, Any]:
         """What the prompt of a row may name: the item as `value`, or the columns, and all of the row as `row`.

@@ -41,11 +41,9 @@ def takes_sampling(*more: str, new_tokens: int | None = None, alone: bool = Fals
         helper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         listed = explained(given.name for given in (*own, *added) if given.name in LINES)
         helper.__doc__ = "\n\n".join(filter(None, [inspect.getdoc(helper), listed]))
-        return (
-            helper
-            if more and not alone
-            else _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
-        )
+        if more and not alone:
+            return helper
+        return _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
 
     return sign
 
