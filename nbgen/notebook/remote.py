@@ -201,7 +201,7 @@ def server_root(url: str) -> str:
     for page in ("v1", "v2"):
         if page in folders:
             folders = folders[: folders.index(page)]
-    return urlunsplit((parts.scheme, parts.netloc, "/".join(["", *folders, ""]).replace("//", "/"), "", ""))
+    return urlunsplit((parts.scheme, parts.netloc, "/".join(["", *folders, ""]), "", ""))
 
 
 def triton_models(connection: Connection) -> list[dict[str, Any]]:
