@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import traitlets
 
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.panel_code import STATIC
 from nbgen.notebook.server_widget import ServerWidget
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.status import Status
-
-_STATIC = Path(__file__).parent / "static"
 
 
 class Monitor(ServerWidget):
     """Model, memory, KV cache, requests and tokens per second, with buttons to load, to unload and to stop all."""
 
-    _esm = _STATIC / "monitor.js"
-    _css = _STATIC / "monitor.css"
+    _esm = STATIC / "monitor.js"
+    _css = STATIC / "monitor.css"
 
     interval_ms = traitlets.Int(1000, min=200, help="Time between two looks, in milliseconds.").tag(sync=True)
 
