@@ -112,7 +112,7 @@ class Answer:
         if self._output is None:
             print(f"\n({caption})" if caption else "")
             return
-        line = {"text/plain": caption, "text/html": _muted(caption)}
+        line = {"text/plain": caption, "text/html": muted(caption)}
         if failed and not result.text:
             self._output.show(line)
             return
@@ -161,7 +161,7 @@ class ProgressLine:
     def clear(self, text: str = "") -> None:
         """Leave `text`, or nothing, where the line was."""
         if self._output is not None:
-            self._output.show({"text/plain": text, "text/html": _muted(text) if text else ""})
+            self._output.show({"text/plain": text, "text/html": muted(text) if text else ""})
         elif self._stays:
             if (last := text or self._line) != self._first:
                 self._print(last)
@@ -202,7 +202,8 @@ class LoadProgress:
             self._line = None
 
 
-def _muted(text: str) -> str:
+def muted(text: str) -> str:
+    """A line beside what matters."""
     return f'<div style="opacity: 0.65; font-size: 85%">{html.escape(text)}</div>'
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from nbgen.notebook.display import muted
 from nbgen.notebook.table import NO_MATHS
 
 _WORDS = {"released": "memory released; nbgen.load() resumes it"}
@@ -31,9 +32,8 @@ class Status:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        first, *rest = (html.escape(line) for line in self._lines())
-        small = "".join(f'<div style="opacity: 0.65; font-size: 85%">{line}</div>' for line in rest)
-        return f'<div class="{NO_MATHS}"><div>{first}</div>{small}</div>'
+        first, *rest = self._lines()
+        return f'<div class="{NO_MATHS}"><div>{html.escape(first)}</div>{"".join(map(muted, rest))}</div>'
 
     def _lines(self) -> list[str]:
         words = _WORDS.get(self.state, self.state)
