@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from nbgen import sse
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.client import Event
 from nbgen.notebook.connection import Call
-
-Event = tuple[str, dict[str, Any]]
 
 
 class Reader(Protocol):

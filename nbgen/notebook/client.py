@@ -16,6 +16,7 @@ from nbgen.notebook.connection import CONNECT_SECONDS, SILENCE_SECONDS, Call, Co
 API = "api/v1/"
 PAGES = ("nbgen", "lab", "tree", "notebooks")
 
+#: Of a run or a load: its name, and what it says.
 Event = tuple[str, dict[str, Any]]
 
 C = TypeVar("C", bound="Client")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any
 
-Event = tuple[str, dict[str, Any]]
+from nbgen.notebook.client import Event
+
 #: What comes after `stop`, and at the end of a loop.
 LEFT: Event = ("left", {})
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen import sse
-from nbgen.notebook.backend import Event, Words, refuse, renamed
+from nbgen.notebook.backend import Words, refuse, renamed
+from nbgen.notebook.client import Event
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SPACED
 

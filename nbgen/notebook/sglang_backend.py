@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen import sse
-from nbgen.notebook.backend import Event
+from nbgen.notebook.client import Event
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.notebook.openai_backend import OpenAIBackend, OpenAIReader
 

@@ -14,7 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nbgen.errors import NbgenError, Unavailable, from_status
-from nbgen.notebook.event_task import Event, EventTask
+from nbgen.notebook.client import Event
+from nbgen.notebook.event_task import EventTask
 from nbgen.notebook.interrupts import waking
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from nbgen import sse
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.backend import Event, Words, refuse, renamed
+from nbgen.notebook.backend import Words, refuse, renamed
+from nbgen.notebook.client import Event
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.notebook.openai_backend import NAMES
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
