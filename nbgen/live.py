@@ -20,7 +20,8 @@ from nbgen.notebook.private_server import PrivateServer
 
 __all__ = ["LiveModel", "LiveServer"]
 
-
+#: Where the server finds the engine, in a folder of their own.
+SOCKET = "engine"
 #: Bytes that the path of a Unix socket may have on every system.
 SOCKET_PATH = 103
 
@@ -31,8 +32,8 @@ class LiveServer:
     def __init__(self, model: LiveModel, name: str, options: dict[str, Any], waiting: Callable[[int], None]) -> None:
         """Raises ServerNotFound where its server does not start."""
         self._model: LiveModel | None = model
-        self._folder = _folder_for("engine")
-        path = self._folder.path / "engine"
+        self._folder = _folder()
+        path = self._folder.path / SOCKET
         self._engine: LiveEngine | None = LiveEngine(self._model, path)
         atexit.register(self.stop)
         self._server: PrivateServer | None = None
@@ -92,10 +93,10 @@ class LiveServer:
         return f"<nbgen server of a live model at {self.url}, {state}; .stop() ends it>"
 
 
-def _folder_for(socket: str) -> PrivateFolder:
+def _folder() -> PrivateFolder:
     """One where the socket's path is not too long."""
     folder = PrivateFolder("nbgen-live-")
-    if len(os.fsencode(folder.path / socket)) <= SOCKET_PATH:
+    if len(os.fsencode(folder.path / SOCKET)) <= SOCKET_PATH:
         return folder
     folder.remove()
     return PrivateFolder("nbgen-live-", above="/tmp")
