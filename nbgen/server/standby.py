@@ -32,12 +32,10 @@ class Standby:
         """A process that waits for its model. Raises OSError where none can be started."""
         self._stop_making()
         process, self._process = self._process, None
-        if process is None:
-            return await EngineProcess.spawn(self._log)
-        if not process.alive:
+        if process is not None and not process.alive:
             await process.end(0)
-            return await EngineProcess.spawn(self._log)
-        return process
+            process = None
+        return process or await EngineProcess.spawn(self._log)
 
     def prepare(self) -> None:
         """Have a process ready some time from now."""
