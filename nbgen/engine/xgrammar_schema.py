@@ -15,10 +15,8 @@ from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, resolve, schemas
 from nbgen.engine.json_types import listed, types_of_value
 from nbgen.engine.older_schema import modern
-from nbgen.engine.one_of import OneOf
+from nbgen.engine.one_of import OneOf, Schema
 from nbgen.engine.schema_keywords import check_keywords
-
-Schema = dict[str, Any]
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
 OF_TYPE = {
@@ -215,9 +213,7 @@ def _with_values(node: Schema) -> Schema:
 
 def _with_type(node: Schema) -> Schema:
     """Bounds without a type get theirs: whoever writes `minimum` means a number."""
-    if "type" in node:
-        return node
-    if any(name in node for name in ALONE):
+    if any(name in node for name in ("type", *ALONE)):
         return node
     types = {TYPE_OF[name]: name for name in node if name in TYPE_OF}
     if len(types) > 1:
