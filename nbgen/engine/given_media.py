@@ -1,5 +1,6 @@
 """Media that come as tensors: what a model's processor made of them, or their places in the prompt already embedded."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -54,11 +55,8 @@ def _check(request: GenerateRequest) -> None:
 
 
 def _tensor(tensor: Tensor) -> torch.Tensor:
-    size = ELEMENT_BYTES.get(tensor.datatype, 0)
-    count = 1
-    for dim in tensor.shape:
-        count *= dim
-    if tensor.datatype not in DTYPES or count * size != len(tensor.data):
+    size = math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.datatype, 0)
+    if tensor.datatype not in DTYPES or size != len(tensor.data):
         raise InvalidRequest(
             f"{tensor.name} of {tensor.datatype} and shape {list(tensor.shape)} has {len(tensor.data)} bytes",
             field="image_data",
