@@ -69,7 +69,7 @@ def choose_runner(model: "PreTrainedModel", *, copies_weights: bool = True, know
 
 def _as_before(model: "PreTrainedModel", scores: Scores) -> Runner | None:
     """Our own C++ from ids to scores, if its scores are still those that were found; else the model is as it was."""
-    config, prompts = model.config.get_text_config(), trial.prompts(model.config.get_text_config().vocab_size)
+    config, prompts = model.config.get_text_config(), trial.prompts(model)
     attention, swaps = config._attn_implementation, _faster(model, prompts[1])
     runner = (HybridRunner if has_state(model.config) else ModelRunner)(model, KVCache(8, BLOCK_SIZE))
     # Once through transformers' own code, which shows what layers have.
@@ -84,7 +84,7 @@ def _as_before(model: "PreTrainedModel", scores: Scores) -> Runner | None:
 
 
 def _chosen(model: "PreTrainedModel", copies_weights: bool, known: KnownScores | None) -> Runner:
-    prompts = trial.prompts(model.config.get_text_config().vocab_size)
+    prompts = trial.prompts(model)
     expected = _expected_scores(model, prompts)
     swaps = _faster(model, prompts[1]) if copies_weights else []
     runner = _first_that_agrees(model, prompts, expected)
@@ -164,7 +164,7 @@ def compile(runner: Runner) -> bool:
     if runner.layers_in != "transformers":
         log.info("Not compiled: the model's layers run in code of our own, which is faster")
         return False
-    prompts = trial.prompts(runner.model.config.get_text_config().vocab_size)
+    prompts = trial.prompts(runner.model)
     expected = [row for _, _, row in trial.pieces(runner, prompts)]
     decoder = runner.stock.compiled = CompiledDecoder(runner.model)
     try:

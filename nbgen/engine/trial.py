@@ -17,6 +17,8 @@ from nbgen.engine_config import BLOCK_SIZE
 from nbgen.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from nbgen.engine.model_runner import ModelRunner
     from nbgen.engine.opaque_runner import OpaqueRunner
 
@@ -34,9 +36,9 @@ FIRST_STEPS: Steps = ((2, 0),)
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 2e-2}
 
 
-def prompts(vocab_size: int) -> list[list[int]]:
-    """Random tokens; all prompts begin alike."""
-    generator = torch.Generator().manual_seed(0)
+def prompts(model: "PreTrainedModel") -> list[list[int]]:
+    """Random tokens of the model's; all prompts begin alike."""
+    generator, vocab_size = torch.Generator().manual_seed(0), model.config.get_text_config().vocab_size
     lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
     drawn = [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
     return [drawn[0][:COMMON] + prompt[COMMON:] for prompt in drawn]
