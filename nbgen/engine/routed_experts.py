@@ -69,16 +69,12 @@ class RoutedExperts:
         self._each = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_k", None) or 1
         self.width = self._num_layers * self._each
 
-    def wanted(self, batch: Iterable[ScheduledSequence]) -> bool:
-        """Whether any of the batch asks for its experts."""
-        return self.width > 0 and any(asks(item) for item in batch)
-
     @contextmanager
     def of(self, batch: Iterable[ScheduledSequence]) -> Iterator[Routes]:
         """Watch one forward if any of the batch asks for it."""
         routes = Routes(self._num_layers)
         hooks = []
-        if self.wanted(batch):
+        if self.width and any(map(asks, batch)):
             hooks += [m.register_forward_pre_hook(routes.watch(i), with_kwargs=True) for i, m in self._experts]
             hooks += [m.register_forward_hook(routes.watch_router(i, self._each)) for i, m in self._routers]
         try:
