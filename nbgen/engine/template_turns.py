@@ -41,7 +41,7 @@ class TemplateTurns:
         """What the model itself writes of a turn: without how turns begin and end, and without thoughts."""
         text = self.text(turn)
         text = text[len(_whole_tags(shared_start(text, self.header))) :]
-        text = text[: len(text) - len(from_tag(shared_end(text, self._end)))]
+        text = text[: len(text) - len(from_tag(shared_end(text, self._plain[1])))]
         for end in self._ends:
             text = text.partition(end)[0]
         return text.rpartition(self.thought_end)[2] if self.thought_end else text
@@ -60,11 +60,8 @@ class TemplateTurns:
         return (before, after) if asked else ("", "")
 
     @cached_property
-    def _end(self) -> str:
-        return self._plain[1]
-
-    @cached_property
     def _plain(self) -> tuple[str, str]:
+        """What stands before and after the text of a turn."""
         before, _, after = self.text({"role": "assistant", "content": ANSWER}).partition(ANSWER)
         return before, after
 
