@@ -72,7 +72,7 @@ class WorkerProcess:
         """Wait until it takes work, which it does after `message` where it needs one. Raises Unavailable."""
         self.start()
         try:
-            self._exchange(message, Started, START_SECONDS)
+            self.ask(message, Started, START_SECONDS)
         except (TimeoutError, EOFError):
             raise Unavailable("a process that this needs does not start; the server's log says why") from None
         self._begun = True
@@ -80,9 +80,26 @@ class WorkerProcess:
     def ask(self, message: object, kind: type[T], seconds: float) -> T:
         """Its answer, once begun. Raises TimeoutError after `seconds`, EOFError where it ends: then it is gone.
 
-        Raises Halted where neither is its own doing.
+        Raises Halted where neither is its own doing. Whatever waits here for the process goes on at its end, so that a
+        clock that kills it is enough.
         """
-        return self._exchange(message, kind, seconds)
+        if self._process is None:
+            raise EOFError
+        clock = _Clock(self._process, seconds)
+        try:
+            if message is not None:
+                self._pipes.send(message)
+            return self._pipes.receive(kind)
+        except (EOFError, OSError):
+            raise clock.judged(self.kill()) from None
+        except (ValueError, msgspec.MsgspecError):
+            self.kill()
+            raise EOFError from None
+        except BaseException:  # want of memory, too: what is left of the answer would be the next one
+            self.kill()
+            raise
+        finally:
+            clock.cancel()
 
     def kill(self) -> int | None:
         """End the process, whatever it does; how it ended, as `subprocess` says it."""
@@ -105,26 +122,6 @@ class WorkerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         return Pipes(self._process.stdout, self._process.stdin)
-
-    def _exchange(self, message: object, kind: type[T], seconds: float) -> T:
-        """Whatever waits here for the process goes on at its end, so that a clock that kills it is enough."""
-        if self._process is None:
-            raise EOFError
-        clock = _Clock(self._process, seconds)
-        try:
-            if message is not None:
-                self._pipes.send(message)
-            return self._pipes.receive(kind)
-        except (EOFError, OSError):
-            raise clock.judged(self.kill()) from None
-        except (ValueError, msgspec.MsgspecError):
-            self.kill()
-            raise EOFError from None
-        except BaseException:  # want of memory, too: what is left of the answer would be the next one
-            self.kill()
-            raise
-        finally:
-            clock.cancel()
 
 
 class _Clock(threading.Timer):
