@@ -17,6 +17,7 @@ import msgspec
 from nbgen.engine import image
 from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_FRAMES
 
 if TYPE_CHECKING:
     import av
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 FIELD = "video_data"
 MAX_SECONDS = 600
-MAX_FRAMES = 256
 #: Of the frames that are taken, together.
 MAX_PIXELS = 50_000_000
 CODECS = ("h264", "hevc", "vp8", "vp9", "av1")

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers.video_utils import VideoMetadata
 
-from nbgen.engine.video import MAX_FRAMES, MAX_PIXELS, Frames, Sampling
+from nbgen.engine.video import MAX_PIXELS, Frames, Sampling
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_FRAMES
 from nbgen.messages import Media
 
 #: What may be asked of videos: frames in a second, or of a file, how many of them in all.

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
-from nbgen.media_types import MAX_BYTES, MAX_MEDIA, MediaType
+from nbgen.media_types import MAX_BYTES, MAX_FRAMES, MAX_MEDIA, MediaType
 from nbgen.messages import Media
 from nbgen.protocols.media_tensors import parse_tensor
 
@@ -26,8 +26,6 @@ MAX_OPTIONS = 32
 MAX_ADDRESS = 2048
 #: Of a data URL without base64: each becomes an object of Python's, of many times its bytes.
 MAX_ESCAPES = 2**16
-#: Of a video that is sent as images.
-MAX_FRAMES = 256
 #: Endings by which a text without a scheme is told to be a path: base64 has no dot.
 ENDINGS: dict[MediaType, tuple[str, ...]] = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"),
