@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nbgen.errors import Conflict, NbgenError, in_words
+from nbgen.notebook.interrupts import TICK_SECONDS
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.result import Result
 from nbgen.notebook.room import Room, characters_in
@@ -25,7 +26,6 @@ PAUSE_SECONDS = 1.0
 AHEAD = 16
 #: Of the texts and the media of all that is under way, which are in memory twice.
 MOST_CHARACTERS = 2**27
-TICK_SECONDS = 0.1
 #: What is cancelled may take so long.
 CANCEL_SECONDS = 10.0
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: So soon Ctrl-C is heard by who waits.
 TICK_SECONDS = 0.1
 
 

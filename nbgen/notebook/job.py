@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 
-from nbgen.notebook.batch import TICK_SECONDS, Batch
+from nbgen.notebook.batch import Batch
 from nbgen.notebook.display import ProgressLine
+from nbgen.notebook.interrupts import TICK_SECONDS
 from nbgen.notebook.result import Result
 from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.rows import DONE, Rows
