@@ -70,7 +70,7 @@ class LoraLinear(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("base"), name)
 
-    def stacked(self, path: str, adapters: Sequence[Adapter], dtype: torch.dtype, device: torch.device) -> "Stack":
+    def stacked(self, path: str, adapters: Sequence[Adapter], dtype: torch.dtype, device: torch.device) -> Stack:
         """The matrices of these adapters, to `hold`; columns of one that leaves this layer alone are zeros."""
         pairs = [adapter.pairs.get(path) or self._nothing(adapter.rank) for adapter in adapters]
         padded = [_padded(pair, adapter.rank) for pair, adapter in zip(pairs, adapters, strict=True)]
@@ -79,7 +79,7 @@ class LoraLinear(nn.Module):
         carried = frozenset(adapter for adapter in adapters if path in adapter.pairs)
         return Stack(a, b, (linear.reordered(a), linear.reordered(b.T)), carried)
 
-    def hold(self, stack: "Stack") -> None:
+    def hold(self, stack: Stack) -> None:
         """Add from now on what this one adds."""
         self._a, self._b, self._packed, self._carried = stack
 

@@ -101,10 +101,7 @@ class OpaqueRunner:
         All others' scores are let go: those of a step's prompts are wider than anything else that it makes.
         """
         rows = len(sequence) - first
-        inputs: dict[str, Any] = {
-            **self._tokens(sequence, known),
-            "use_cache": self.cached,
-        }
+        inputs: dict[str, Any] = {**self._tokens(sequence, known), "use_cache": self.cached}
         if self._keeps_logits:
             inputs["logits_to_keep"] = rows
         if self._takes_mask:

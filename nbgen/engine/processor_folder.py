@@ -77,10 +77,8 @@ def without_videos() -> Iterator[None]:
         yield
         return
     with _patching:
-        check, load_video = (
-            ProcessorMixin.check_argument_for_proper_class,
-            AutoVideoProcessor.__dict__["from_pretrained"],
-        )
+        check = ProcessorMixin.check_argument_for_proper_class
+        load_video = AutoVideoProcessor.__dict__["from_pretrained"]
 
         def lenient(self: ProcessorMixin, name: str, argument: Any) -> Any:
             return BaseVideoProcessor if type(argument) is BaseVideoProcessor else check(self, name, argument)

@@ -56,7 +56,6 @@ def serve(
 ) -> None:
     """Run what `assemble` makes. What goes wrong in making it is said to the server."""
     started = time.monotonic()
-
     try:
         with Pulse(channel.send, whole=True) as pulse:
             assembly = assemble(by_percents(lambda *step: pulse.say(LoadProgress(*step))))
