@@ -4,7 +4,7 @@ Knows nothing of how a phrasing is varied in training, nor of the tasks.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
@@ -57,13 +57,7 @@ def read_topic(topic: str) -> Iterator[Intent]:
 def intents() -> tuple[Intent, ...]:
     """All intents; a trained phrasing that holds a held-out one is gone from them."""
     return tuple(
-        Intent(
-            each.name,
-            each.topic,
-            tuple(text for text in each.trained if not holds_held_out(text)),
-            each.held_out,
-            each.answers,
-        )
+        replace(each, trained=tuple(text for text in each.trained if not holds_held_out(text)))
         for topic in TOPICS
         for each in read_topic(topic)
     )
