@@ -195,22 +195,6 @@ def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
-        ({"text": 5}, "`text` must be text or a list of text, got 5"),
-        ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
-        ({"text": "a", "rid": "x y"}, "got 'x y'"),
-        ({"input_ids": [1, -7]}, "out-of-vocabulary token id, -7"),
-        ({"input_ids": [1, 2**31]}, "out-of-vocabulary token id, 2147483648"),
-    ],
-)
-def test_a_refusal_says_what_came(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
-        parse(**fields)
-
-
-@pytest.mark.parametrize(
     "fields",
     [
         {"stream": "true"},
@@ -237,8 +221,11 @@ def test_strict_types_and_unknown_sampling_names_are_contract_errors(fields: dic
         ({}, "Either text, input_ids or input_embeds"),
         ({"input_ids": []}, "input_ids cannot be empty"),
         ({"input_ids": [[1], []]}, "input_ids cannot be empty"),
-        ({"input_ids": [-1]}, "out-of-vocabulary"),
-        ({"input_ids": [2**31]}, "out-of-vocabulary"),
+        ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
+        ({"input_ids": [1, -7]}, "out-of-vocabulary token id, -7"),
+        ({"input_ids": [1, 2**31]}, "out-of-vocabulary token id, 2147483648"),
+        ({"text": 5}, "`text` must be text or a list of text, got 5"),
+        ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
         ({"text": "a", "sampling_params": {"temperature": -1}}, "temperature"),
         ({"text": "a", "sampling_params": [{}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
@@ -249,14 +236,14 @@ def test_strict_types_and_unknown_sampling_names_are_contract_errors(fields: dic
         ({"text": ["a", "b"], "rid": ["x"]}, "mismatch"),
         ({"text": "a", "rid": ["x"]}, "a single prompt takes one id"),
         ({"text": "a", "sampling_params": [{}]}, "for a single prompt, which takes one object"),
-        ({"text": "a", "rid": "x y"}, "rid"),
+        ({"text": "a", "rid": "x y"}, "rid.*got 'x y'"),
         ({"text": "a", "sampling_params": {"custom_params": []}}, "a list of 0 objects for 1 prompts"),
         ({"text": ["a", "b"], "sampling_params": {"custom_params": [{}]}}, "a list of 1 objects for 2 prompts"),
         ({"text": "a", "sampling_params": {"stop": 5}}, "stop must be text or a list of text, got 5"),
         ({"text": "a", "rid": "x" * 129}, "rid"),
     ],
 )
-def test_values_out_of_range_are_refused_in_words(fields: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_is_refused_in_words(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         parse(**fields)
 
