@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -160,6 +161,13 @@ def slow_reader(server: Server, body: dict[str, Any]) -> Iterator[socket.socket]
         reader.connect(("127.0.0.1", server.port))
         reader.sendall(head.encode() + raw)
         yield reader
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """As `wait_for`, for what happens on the loop of who waits."""
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 def events(client: httpx.Client, method: str, path: str, **request: Any) -> list[Event]:

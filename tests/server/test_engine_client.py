@@ -27,7 +27,7 @@ from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
 from nbgen.server.restarts import Restarts
 from nbgen.server.runs import Run, Runs
-from tests.server.conftest import PATIENCE
+from tests.server.conftest import PATIENCE, until
 
 
 class Heard:
@@ -42,12 +42,6 @@ class Heard:
 
     def fail(self, error: NbgenError) -> None:
         self.error = error
-
-
-async def until(holds) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 def long_request(rid: str) -> GenerateRequest:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,7 +18,7 @@ from nbgen.server import activity
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.idle_unload import IdleUnload
 from tests.conftest import save_model
-from tests.server.conftest import PATIENCE, Server, wait_for
+from tests.server.conftest import PATIENCE, Server, until, wait_for
 
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
 MB = 2**20
@@ -129,12 +128,6 @@ async def test_time_counts_from_what_was_last_asked_though_no_look_saw_it(
     await idle.look()
     assert client.state == "ready"
     assert client.idle_seconds == 59
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 @together
