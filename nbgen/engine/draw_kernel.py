@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from nbgen.engine.draws import SPLITMIX64
 from nbgen.engine.native_draws import DrawFields
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.step_kernels import most_likely
@@ -20,8 +21,7 @@ WARPS = 16
 #: Weights beside the likeliest token's of 1: where heavier tokens are all that a filter may keep, no lighter one races.
 LIGHT = tl.constexpr(2.0**-9)
 LARGEST = tl.constexpr(3.4028234663852886e38)
-#: Of splitmix64 (Steele, Lea and Flood 2014).
-GOLDEN, MIX1, MIX2 = map(tl.constexpr, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GOLDEN, MIX1, MIX2 = map(tl.constexpr, SPLITMIX64)
 
 
 @triton.jit

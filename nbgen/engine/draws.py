@@ -24,8 +24,9 @@ AT_ONCE = 1 << 15
 
 HOTTEST = 1e30
 
-#: Odd 64-bit constants of splitmix64 (Steele, Lea and Flood 2014), as signed integers.
-_GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+#: Odd 64-bit constants of splitmix64 (Steele, Lea and Flood 2014); below as signed integers.
+SPLITMIX64 = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_GOLDEN, _MIX1, _MIX2 = (each - 2**64 for each in SPLITMIX64)
 
 
 def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
