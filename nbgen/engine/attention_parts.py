@@ -19,6 +19,8 @@ JOINED = ("gpt_neox.GPTNeoXAttention",)
 STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
 #: Whose positions turn heads in layers with windows alone, where there are some.
 OF_WINDOWS = ("exaone4.Exaone4Attention",)
+#: … and those whose other layers never have positions.
+OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
 SHARING = ("gemma4.Gemma4TextAttention",)
 #: Whose scores are bent.
@@ -42,25 +44,28 @@ ATTENTION = (
     "stablelm.StableLmAttention",
     "starcoder2.Starcoder2Attention",
     "nemotron.NemotronAttention",
+    "cohere.CohereAttention",
     *OF_WINDOWS,
+    *OF_WINDOWS_ALONE,
     *SHARING,
     *STILL,
     *JOINED,
     *OPENED,
 )
-#: What of a head is turned against each other: halves, by numbers of their own or by the same; or neighbours.
-HALVES, PAIRS, SAME_HALVES = range(3)
+#: What of a head is turned against each other: halves or neighbours (pairs), by numbers of their own or by the same.
+HALVES, SAME_PAIRS, SAME_HALVES, PAIRS = range(4)
 #: Whose way to turn heads: whether it rounds on the way, and what it turns.
 TURNS = {
     "llama": (True, HALVES),
     "phi3": (True, HALVES),
     "olmo2": (False, HALVES),
-    "glm4": (True, PAIRS),
-    "ernie4_5": (False, PAIRS),
+    "glm4": (True, SAME_PAIRS),
+    "ernie4_5": (False, SAME_PAIRS),
     "gpt_oss": (True, SAME_HALVES),
     "qwen3_5": (True, HALVES),
     "nemotron": (True, HALVES),
     "gemma4": (True, HALVES),
+    "cohere": (False, PAIRS),
 }
 
 
@@ -91,7 +96,13 @@ class AttentionParts(NamedTuple):
     def norms_all_heads(self) -> bool:
         """Whether the norms of queries and keys are of all heads together."""
         query = self.norms[0]
-        return query is not None and len(query.weight) != self.head_dim
+        return query is not None and query.weight.shape[-1] != self.head_dim
+
+    @property
+    def norms_each_head(self) -> bool:
+        """Whether they have weights of their own for each head `[heads, dim]`."""
+        query = self.norms[0]
+        return query is not None and query.weight.dim() > 1
 
     @classmethod
     def of(cls, attend: Any) -> "AttentionParts":
@@ -107,6 +118,8 @@ class AttentionParts(NamedTuple):
         turns = turns and bool(getattr(attend, "use_rope", True))
         if kind in OF_WINDOWS:
             turns = attend.sliding_window is None or attend.is_sliding
+        if kind in OF_WINDOWS_ALONE:
+            turns = attend.sliding_window is not None
         return cls(
             cached_by(attend),
             getattr(attend, "num_key_value_groups", 1),

@@ -9,22 +9,25 @@ from torch import nn
 from nbgen.engine.known_code import like
 from nbgen.engine.native_experts import GATES
 
-#: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
+#: What a norm's weights have besides, whether numbers are rounded before they are weighed, and whether it centers them.
 NORMS = {
-    "llama.LlamaRMSNorm": (0.0, True),
-    "gemma2.Gemma2RMSNorm": (1.0, False),
-    "gemma3.Gemma3RMSNorm": (1.0, False),
-    "olmo2.Olmo2RMSNorm": (0.0, False),
-    "olmo3.Olmo3RMSNorm": (0.0, False),
-    "nemotron.NemotronLayerNorm1P": (1.0, False),
-    "gemma4.Gemma4RMSNorm": (0.0, False),
+    "llama.LlamaRMSNorm": (0.0, True, False),
+    "gemma2.Gemma2RMSNorm": (1.0, False, False),
+    "gemma3.Gemma3RMSNorm": (1.0, False, False),
+    "olmo2.Olmo2RMSNorm": (0.0, False, False),
+    "olmo3.Olmo3RMSNorm": (0.0, False, False),
+    "nemotron.NemotronLayerNorm1P": (1.0, False, True),
+    "gemma4.Gemma4RMSNorm": (0.0, False, False),
+    "cohere.CohereLayerNorm": (0.0, False, True),
 }
+#: Of heads, each of which has one of its own among their `norms`.
+EACH_HEAD = ("stablelm.StableLmLayerNormPerHead",)
 
 
 class NormParts(NamedTuple):
     """A norm of root mean squares over `weight`, which has an `offset` besides.
 
-    One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`.
+    One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`. Of heads, the weight may be `[heads, dim]`.
     """
 
     weight: torch.Tensor
@@ -41,11 +44,15 @@ class NormParts(NamedTuple):
             return None
         if type(norm) is nn.LayerNorm and norm.weight is not None:
             return cls(norm.weight, norm.eps, bias=norm.bias, centers=True)
+        if like(norm, EACH_HEAD):
+            weight = torch.stack([each.weight.detach() for each in norm.norms])
+            return cls(weight, norm.norms[0].eps, centers=True)
         name = like(norm, NORMS)
         if name is None:
             raise ValueError(f"its norm ({type(norm).__name__}) is not known")
+        offset, rounds, centers = NORMS[name]
         epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-        return cls(norm.weight, epsilon, *NORMS[name], getattr(norm, "bias", None), isinstance(norm, nn.LayerNorm))
+        return cls(norm.weight, epsilon, offset, rounds, getattr(norm, "bias", None), centers)
 
 
 class Product(NamedTuple):

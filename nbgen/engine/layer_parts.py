@@ -19,6 +19,7 @@ from nbgen.engine.recurrent_parts import RecurrentParts
 BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
 AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+ALONE = ("input_layernorm", None, None, None)
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
@@ -52,10 +53,12 @@ LAYERS = {
     "gpt_neox.GPTNeoXLayer": BEFORE,
     "stablelm.StableLmDecoderLayer": BEFORE,
     "opt.OPTDecoderLayer": ("self_attn_layer_norm", None, "final_layer_norm", None),
-    "phi.PhiDecoderLayer": ("input_layernorm", None, None, None),
+    "phi.PhiDecoderLayer": ALONE,
+    "cohere.CohereDecoderLayer": ALONE,
+    "cohere2.Cohere2DecoderLayer": ALONE,
 }
 #: Whose feed-forward runs beside attention, always; others say it of themselves.
-BESIDE_ATTENTION = ("phi.PhiDecoderLayer",)
+BESIDE_ATTENTION = ("phi.PhiDecoderLayer", "cohere.CohereDecoderLayer", "cohere2.Cohere2DecoderLayer")
 #: Their feed-forward, and what its activation is called, if that is not in its code.
 FEEDS = {
     "llama.LlamaMLP": "act_fn",

@@ -110,7 +110,7 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns")),
+        *((name, c_int64) for name in ("activation", "all_heads", "each_head", "turned", "turn", "rounds", "turns")),
         *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
@@ -189,7 +189,8 @@ class NativeLayers:
         turn = self._rotary.parts[kinds.index(self._kinds[attention.number]) if len(kinds) > 1 else 0]
         turned = (turn.stop - turn.start) * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
         fields.turned, fields.turn = turned, turn.start
-        fields.all_heads, fields.opened, fields.joined = attention.norms_all_heads, attention.opened, attention.joined
+        fields.all_heads, fields.each_head = attention.norms_all_heads, attention.norms_each_head
+        fields.opened, fields.joined = attention.opened, attention.joined
         fields.rounds, fields.turns = attention.rounds, attention.way
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)

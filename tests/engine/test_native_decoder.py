@@ -100,11 +100,14 @@ TAKEN = {
     "starcoder2": {"sliding_window": 8},
     "stablelm": {},
     "stablelm beside attention": {"use_parallel_residual": True, "use_qkv_bias": True},
+    "stablelm with norms of heads": {"qk_layernorm": True},
     "phi": {"qk_layernorm": True},
     "gpt_neox": {"rotary_pct": 0.5},
     "gpt_neox after attention": {"use_parallel_residual": False, "hidden_act": "relu"},
     "opt": {"word_embed_proj_dim": 64, "ffn_dim": 128},
     "gpt2": {"vocab_size": 267},
+    "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
+    "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }
 #: Whose decoder does not tell one layer of ours all: positions are added to embeddings, or layers have own inputs.
 TOLD_BEFORE = ["gpt2", "opt", "gemma4_text"]
@@ -170,7 +173,7 @@ REMEMBERING = {
 TAKEN.update(REMEMBERING)
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
-LEFT = ["cohere", "olmo"]
+LEFT = ["ctrl", "biogpt"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 

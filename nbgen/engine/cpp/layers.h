@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include <array>
 #include <initializer_list>
 #include <utility>
 
@@ -16,10 +15,8 @@
 
 template <typename T>
 void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
-    const auto ways = layer.rounds ? std::array{&turn<true, false, T>, &turn<true, true, T>}
-                                   : std::array{&turn<false, false, T>, &turn<false, true, T>};
-    const int64_t later = layer.turns == HALVES ? layer.turned / 2 : 0;
-    ways[layer.turns == PAIRS](input, cosines, sines, layer.turned, later, output);
+    const auto& ways = layer.rounds ? turners<true, T> : turners<false, T>;
+    ways[layer.turns](input, cosines, sines, layer.turned, output);
     std::copy(input + layer.turned, input + layer.attention.dim, output + layer.turned);
 }
 
@@ -261,20 +258,21 @@ class Walk {
                 const int64_t own = row * heads + vector;
                 const int64_t of_head = 1 + layer.opened + 2 * layer.joined;
                 const T* made = (of_head > 1 ? step_->gates : step_->queries) + of_head * own * dim;
-                rotate(layer, normed(layer, layer.query_norm, made, work), cosines, sines, step_->queries + own * dim);
+                rotate(layer, normed(layer, layer.query_norm, vector, made, work), cosines, sines, step_->queries + own * dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
             const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
             const T* value = layer.joined ? key + dim : layer.value.outputs ? step_->new_values + fresh : key;
-            rotate(layer, normed(layer, layer.key_norm, key, work), cosines, sines, layer.keys + cached);
+            rotate(layer, normed(layer, layer.key_norm, head, key, work), cosines, sines, layer.keys + cached);
             normalize_if(layer.value_norm, value, dim, layer.values + cached);
         });
     }
 
-    static const T* normed(const DecoderLayer<T>& layer, const Norm<T>& norm, const T* head, std::vector<T>& work) {
-        normalize_if(layer.all_heads ? Norm<T>{} : norm, head, layer.attention.dim, work.data());
+    static const T* normed(const DecoderLayer<T>& layer, Norm<T> norm, int64_t head, const T* made, std::vector<T>& work) {
+        if (layer.each_head && norm.weight) norm.weight += head * layer.attention.dim;
+        normalize_if(layer.all_heads ? Norm<T>{} : norm, made, layer.attention.dim, work.data());
         return work.data();
     }
 
