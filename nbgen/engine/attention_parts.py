@@ -21,6 +21,8 @@ STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
 OF_WINDOWS = ("exaone4.Exaone4Attention",)
 #: … and those whose other layers never have positions.
 OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
+#: Whose heads are turned before they are normed.
+TURNED_FIRST = ("hunyuan_v1_dense.HunYuanDenseV1Attention",)
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
 SHARING = ("gemma4.Gemma4TextAttention",)
 #: Whose scores are bent.
@@ -47,6 +49,7 @@ ATTENTION = (
     "cohere.CohereAttention",
     *OF_WINDOWS,
     *OF_WINDOWS_ALONE,
+    *TURNED_FIRST,
     *SHARING,
     *STILL,
     *JOINED,
@@ -75,7 +78,7 @@ class AttentionParts(NamedTuple):
     That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key.
     Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
-    what opens it behind each head; where they are `joined`, their key and value.
+    what opens it behind each head; where they are `joined`, their key and value. Heads that are `turned_first` are normed behind.
     """
 
     number: int
@@ -91,6 +94,7 @@ class AttentionParts(NamedTuple):
     turns: bool
     rounds: bool
     way: int
+    turned_first: bool
 
     @property
     def norms_all_heads(self) -> bool:
@@ -125,7 +129,7 @@ class AttentionParts(NamedTuple):
             getattr(attend, "num_key_value_groups", 1),
             head_dim,
             attend.scaling,
-            [*(NormParts.of(part(attend, f"{of}_norm", f"{of}_layernorm")) for of in "qk"), _value_norm(attend)],
+            [*(NormParts.of(_norm(attend, of)) for of in ("query", "key")), _value_norm(attend)],
             window(attend),
             (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
             None if sinks is None else sinks.detach().float().contiguous(),
@@ -133,6 +137,7 @@ class AttentionParts(NamedTuple):
             kind in JOINED,
             turns,
             *((False, HALVES) if kind in STILL else _turns(attend)),
+            kind in TURNED_FIRST,
         )
 
 
@@ -150,6 +155,10 @@ def products(attend: Any) -> dict[str, Product]:
         return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
     own = {name: part(attend, f"{name[0]}_proj") for name in ("query", "key", "value")} | {"output": output}
     return {name: Product(linear, ALL) for name, linear in own.items() if linear is not None}
+
+
+def _norm(attend: Any, of: str) -> Any:
+    return part(attend, f"{of[0]}_norm", f"{of[0]}_layernorm", f"{of}_layernorm")
 
 
 def _value_norm(attend: Any) -> NormParts | None:

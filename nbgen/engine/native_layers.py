@@ -110,7 +110,7 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "each_head", "turned", "turn", "rounds", "turns")),
+        *((name, c_int64) for name in ("activation", "all_heads", "each_head", "turned_first", "turned", "turn", "rounds", "turns")),
         *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
@@ -190,7 +190,7 @@ class NativeLayers:
         turned = (turn.stop - turn.start) * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
         fields.turned, fields.turn = turned, turn.start
         fields.all_heads, fields.each_head = attention.norms_all_heads, attention.norms_each_head
-        fields.opened, fields.joined = attention.opened, attention.joined
+        fields.turned_first, fields.opened, fields.joined = attention.turned_first, attention.opened, attention.joined
         fields.rounds, fields.turns = attention.rounds, attention.way
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)

@@ -258,22 +258,28 @@ class Walk {
                 const int64_t own = row * heads + vector;
                 const int64_t of_head = 1 + layer.opened + 2 * layer.joined;
                 const T* made = (of_head > 1 ? step_->gates : step_->queries) + of_head * own * dim;
-                rotate(layer, normed(layer, layer.query_norm, vector, made, work), cosines, sines, step_->queries + own * dim);
+                normalize_and_rotate(layer, layer.query_norm, vector, made, cosines, sines, work, step_->queries + own * dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
             const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
             const T* value = layer.joined ? key + dim : layer.value.outputs ? step_->new_values + fresh : key;
-            rotate(layer, normed(layer, layer.key_norm, head, key, work), cosines, sines, layer.keys + cached);
+            normalize_and_rotate(layer, layer.key_norm, head, key, cosines, sines, work, layer.keys + cached);
             normalize_if(layer.value_norm, value, dim, layer.values + cached);
         });
     }
 
-    static const T* normed(const DecoderLayer<T>& layer, Norm<T> norm, int64_t head, const T* made, std::vector<T>& work) {
+    static void normalize_and_rotate(const DecoderLayer<T>& layer, Norm<T> norm, int64_t head, const T* made, const float* cosines,
+                                     const float* sines, std::vector<T>& work, T* output) {
         if (layer.each_head && norm.weight) norm.weight += head * layer.attention.dim;
-        normalize_if(layer.all_heads ? Norm<T>{} : norm, made, layer.attention.dim, work.data());
-        return work.data();
+        if (layer.all_heads) norm = {};
+        if (layer.turned_first) {
+            rotate(layer, made, cosines, sines, work.data());
+            return normalize_if(norm, work.data(), layer.attention.dim, output);
+        }
+        normalize_if(norm, made, layer.attention.dim, work.data());
+        rotate(layer, work.data(), cosines, sines, output);
     }
 
     void mix(const SparseFeed<T>& sparse, int64_t width) {
