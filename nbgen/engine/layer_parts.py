@@ -73,6 +73,7 @@ FEEDS = {
     "opt.OPTDecoderLayer": "activation_fn",
     "arcee.ArceeMLP": "act_fn",
     "nemotron.NemotronMLP": "act_fn",
+    "seed_oss.SeedOssMLP": "act_fn",
 }
 #: Of a product: the one that has a single output.
 BESIDE = "beside"

@@ -107,6 +107,7 @@ TAKEN = {
     "opt": {"word_embed_proj_dim": 64, "ffn_dim": 128},
     "gpt2": {"vocab_size": 267},
     "hunyuan_v1_dense": {"head_dim": 16},
+    "seed_oss": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
     "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }
