@@ -47,6 +47,7 @@ ATTENTION = (
     "starcoder2.Starcoder2Attention",
     "nemotron.NemotronAttention",
     "cohere.CohereAttention",
+    "apertus.ApertusAttention",
     "seed_oss.SeedOssAttention",
     *OF_WINDOWS,
     *OF_WINDOWS_ALONE,

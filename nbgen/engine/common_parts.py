@@ -72,14 +72,46 @@ def cut(linear: Any, *sizes: int) -> list[Product]:
     return [Product(linear, slice(start, end)) for start, end in pairwise(ends)]
 
 
-def activation(function: Any) -> int:
-    """Which of `GATES` has it. Raises ValueError for another."""
-    numbers = torch.linspace(-12, 12, 49)
-    made, all_through = function(numbers), torch.ones_like(numbers)
-    for number, gate in enumerate(GATES):
-        if torch.allclose(made, gate(numbers, all_through), 1e-5, 1e-6):
-            return number
-    raise ValueError("the activation of its feed-forward is not known")
+class Xielu(NamedTuple):
+    """What a layer has learned of its xIELU (Huang and Schlag 2024), as the C++ has it."""
+
+    above: float
+    below: float
+    line: float
+    edge: float
+
+    @classmethod
+    def of(cls, function: Any) -> "Xielu | None":
+        """None for another function."""
+        if not all(hasattr(function, name) for name in ("alpha_p", "alpha_n", "beta", "eps")):
+            return None
+        above, below = nn.functional.softplus(function.alpha_p), nn.functional.softplus(function.alpha_n)
+        return cls(*(float(number) for number in (above, function.beta + below, function.beta, function.eps)))
+
+    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
+        power = numbers.clamp(max=self.edge).expm1()
+        bent = torch.where(numbers > 0, self.above * numbers * numbers, (power - numbers) * self.below)
+        return bent + self.line * numbers
+
+
+class Activation(NamedTuple):
+    """That of so many `GATES`, or behind them an `xielu`."""
+
+    number: int
+    xielu: Xielu | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, function: Any) -> "Activation":
+        """Raises ValueError for another."""
+        numbers = torch.linspace(-12, 12, 49)
+        made, all_through = function(numbers), torch.ones_like(numbers)
+        for number, gate in enumerate(GATES):
+            if torch.allclose(made, gate(numbers, all_through), 1e-5, 1e-6):
+                return cls(number)
+        if (xielu := Xielu.of(function)) is not None and torch.allclose(made, xielu(numbers), 1e-5, 1e-5):
+            return cls(len(GATES), xielu)
+        raise ValueError("the activation of its feed-forward is not known")
 
 
 def part(module: Any, *names: str) -> Any:

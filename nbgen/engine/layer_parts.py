@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from nbgen.engine import attention_parts, recurrent_parts
 from nbgen.engine.attention_parts import AttentionParts
-from nbgen.engine.common_parts import NormParts, Product, activation, cut, part
+from nbgen.engine.common_parts import Activation, NormParts, Product, cut, part
 from nbgen.engine.known_code import like
 from nbgen.engine.mixture_parts import Mixture
 from nbgen.engine.native_linear import ALL
@@ -48,6 +48,7 @@ LAYERS = {
     "qwen3_5.Qwen3_5DecoderLayer": BEFORE,
     "qwen3_5_moe.Qwen3_5MoeDecoderLayer": BEFORE,
     "starcoder2.Starcoder2DecoderLayer": BEFORE,
+    "apertus.ApertusDecoderLayer": ("attention_layernorm", None, "feedforward_layernorm", None),
     "nemotron.NemotronDecoderLayer": BEFORE,
     "gpt2.GPT2Block": ("ln_1", None, "ln_2", None),
     "gpt_neox.GPTNeoXLayer": BEFORE,
@@ -73,6 +74,7 @@ FEEDS = {
     "opt.OPTDecoderLayer": "activation_fn",
     "arcee.ArceeMLP": "act_fn",
     "nemotron.NemotronMLP": "act_fn",
+    "apertus.ApertusMLP": "act_fn",
     "seed_oss.SeedOssMLP": "act_fn",
 }
 #: Of a product: the one that has a single output.
@@ -91,7 +93,7 @@ MIXERS = ("linear_attn", "mamba", "conv")
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it.
 
-    A layer has `attention` or a `recurrence` in its place; a feed-forward whose `activation` is one of `GATES`, or a
+    A layer has `attention` or a `recurrence` in its place; a feed-forward that has an `activation`, or a
     `mixture` without products for gate, up and down, or both. `residual` is by what the results are multiplied that are
     added. A feed-forward `beside_attention` takes what the layer does, through its norm or that of attention. What a
     layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`), and what it leaves is
@@ -102,7 +104,7 @@ class LayerParts(NamedTuple):
     recurrence: RecurrentParts | None
     products: dict[str, Product]
     norms: list[NormParts | None]
-    activation: int
+    activation: Activation
     residual: float
     mixture: Mixture | None
     beside_attention: bool
@@ -125,7 +127,7 @@ class LayerParts(NamedTuple):
             RecurrentParts.of(part(layer, *MIXERS)) if attend is None else None,
             products(layer),
             [NormParts.of(name and getattr(layer, name)) for name in LAYERS[places]],
-            activation(getattr(feed, gives)) if gives else 0,
+            Activation.of(getattr(feed, gives)) if gives else Activation(0),
             layer.residual_multiplier if places.startswith("granite") else 1.0,
             mixture,
             places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),

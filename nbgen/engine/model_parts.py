@@ -76,6 +76,7 @@ MODELS = {
     "exaone4.Exaone4ForCausalLM": PLAIN,
     "opt.OPTForCausalLM": PLAIN,
     "cohere.CohereForCausalLM": MULTIPLIED,
+    "apertus1p5.Apertus1p5TextForCausalLM": PLAIN,
 }
 #: Around which tokens of media are embedded as padding.
 PADDED = ("gemma4.Gemma4TextModel",)

@@ -110,7 +110,9 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "each_head")),
+        ("activation", c_int64),
+        ("xielu", c_float * 4),
+        *((name, c_int64) for name in ("all_heads", "each_head")),
         *((name, c_int64) for name in ("turned_first", "turned", "turn", "rounds", "turns")),
         *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
@@ -179,7 +181,8 @@ class NativeLayers:
         self.recurrences.append(recurrence)
         for name, norm in zip(NORMS, layer.norms, strict=False):
             setattr(fields, name, NormFields.of(norm))
-        fields.activation, fields.beside_attention = layer.activation, layer.beside_attention
+        fields.activation, xielu = layer.activation
+        fields.xielu, fields.beside_attention = xielu or (), layer.beside_attention
         fields.given_norm, fields.first_given, fields.leaves = NormFields.of(layer.given), self._given, layer.leaves
         self._given += layer.products[GIVEN[0]].outputs if layer.given else 0
         self._sparse.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype) if layer.mixture else None)

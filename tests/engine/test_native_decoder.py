@@ -108,6 +108,8 @@ TAKEN = {
     "gpt2": {"vocab_size": 267},
     "hunyuan_v1_dense": {"head_dim": 16},
     "seed_oss": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
+    "apertus": {},
+    "apertus1p5_text": {"output_vocab_size": 256},
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
     "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }

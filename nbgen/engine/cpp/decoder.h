@@ -40,6 +40,7 @@ struct DecoderLayer {
     T* values;
     const Batch* batch;
     Activation activation;
+    Xielu xielu;
     int64_t all_heads, each_head, turned_first, turned, turn, rounds;
     Turns turns;
     int64_t opened, joined, beside_attention;

@@ -339,7 +339,8 @@ class Walk {
     void activate(const DecoderLayer<T>& layer, int64_t unit) {
         const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
         for (int64_t row = 0; row < step_->rows; row++)
-            ::gate(layer.activation, step_->gates + row * width, layer.up.outputs ? step_->ups + row * width : nullptr, begin, end);
+            ::gate(layer.activation, step_->gates + row * width, layer.up.outputs ? step_->ups + row * width : nullptr, begin, end,
+                   layer.xielu);
     }
 
     Team::Member& member_;
