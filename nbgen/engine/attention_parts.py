@@ -47,6 +47,7 @@ ATTENTION = (
     "starcoder2.Starcoder2Attention",
     "nemotron.NemotronAttention",
     "cohere.CohereAttention",
+    "olmo.OlmoAttention",
     "apertus.ApertusAttention",
     "seed_oss.SeedOssAttention",
     *OF_WINDOWS,
@@ -81,7 +82,7 @@ class AttentionParts(NamedTuple):
     Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
     what opens it behind each head; where they are `joined`, their key and value. Heads that are `turned_first` are
-    normed behind that.
+    normed behind that. No query, key or value is beyond `clip`, if that is not 0.
     """
 
     number: int
@@ -98,25 +99,26 @@ class AttentionParts(NamedTuple):
     rounds: bool
     way: int
     turned_first: bool
+    clip: float
 
     @property
     def norms_all_heads(self) -> bool:
         """Whether the norms of queries and keys are of all heads together."""
         query = self.norms[0]
-        return query is not None and query.weight.shape[-1] != self.head_dim
+        return query is not None and query.weight is not None and query.weight.shape[-1] != self.head_dim
 
     @property
     def norms_each_head(self) -> bool:
         """Whether they have weights of their own for each head `[heads, dim]`."""
         query = self.norms[0]
-        return query is not None and query.weight.dim() > 1
+        return query is not None and query.weight is not None and query.weight.dim() > 1
 
     @classmethod
     def of(cls, attend: Any) -> "AttentionParts":
         """Raises ValueError for attention that does anything else."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
         head_dim = part(attend, "head_dim", "head_size")
-        if kind is None or getattr(config, "clip_qkv", None) is not None or not getattr(attend, "is_causal", True):
+        if kind is None or not getattr(attend, "is_causal", True):
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
         if head_dim % 2:
             raise ValueError("its heads have an odd number of dimensions")
@@ -141,6 +143,7 @@ class AttentionParts(NamedTuple):
             turns,
             *((False, HALVES) if kind in STILL else _turns(attend)),
             kind in TURNED_FIRST,
+            getattr(config, "clip_qkv", None) or 0.0,
         )
 
 
@@ -167,11 +170,12 @@ def _norm(attend: Any, of: str) -> Any:
 def _value_norm(attend: Any) -> NormParts | None:
     """One without weights of its own."""
     norm = getattr(attend, "v_norm", None)
-    return norm and NormParts(torch.ones(attend.head_dim, dtype=attend.q_norm.weight.dtype), norm.eps)
+    return norm and NormParts(None, norm.eps, offset=1.0)
 
 
 def _turns(attend: nn.Module) -> tuple[bool, int]:
-    for family, ways in TURNS.items():
+    home = type(attend).__module__
+    for family in sorted(TURNS, key=lambda family: f".{family}" not in home):  # its own first: asking imports others
         if turns_like(attend, family):
-            return ways
+            return TURNS[family]
     raise ValueError("its rotary positions are not known")

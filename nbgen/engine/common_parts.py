@@ -19,18 +19,21 @@ NORMS = {
     "nemotron.NemotronLayerNorm1P": (1.0, False, True),
     "gemma4.Gemma4RMSNorm": (0.0, False, False),
     "cohere.CohereLayerNorm": (0.0, False, True),
+    "olmo.OlmoLayerNorm": (1.0, False, True),
 }
+#: Of who has it in its code alone.
+EPSILON = 1e-5
 #: Of heads, each of which has one of its own among their `norms`.
 EACH_HEAD = ("stablelm.StableLmLayerNormPerHead",)
 
 
 class NormParts(NamedTuple):
-    """A norm of root mean squares over `weight`, which has an `offset` besides.
+    """A norm of root mean squares over `weight`, which has an `offset` besides, or is that alone.
 
     One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`. Of heads, the weight may be `[heads, dim]`.
     """
 
-    weight: torch.Tensor
+    weight: torch.Tensor | None
     epsilon: float
     offset: float = 0.0
     rounds: bool = False
@@ -51,8 +54,8 @@ class NormParts(NamedTuple):
         if name is None:
             raise ValueError(f"its norm ({type(norm).__name__}) is not known")
         offset, rounds, centers = NORMS[name]
-        epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-        return cls(norm.weight, epsilon, offset, rounds, getattr(norm, "bias", None), centers)
+        own, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
+        return cls(own, part(norm, "variance_epsilon", "eps") or EPSILON, offset, rounds, bias, centers)
 
 
 class Product(NamedTuple):

@@ -38,7 +38,7 @@ OTHERS = {"gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb")}
 
 def like(part: nn.Module, names: Iterable[str]) -> str | None:
     """One of these parts whose code this one runs, if any. Its own family's are asked first: they are imported."""
-    own, family = type(part).forward, _family(part)
+    own, family = type(part).forward, type(part).__module__.rpartition(".modeling_")[2]
     asked = [name for name in names if _may_be(name, family)]
     order = sorted(asked, key=lambda name: not name.startswith(f"{family}."))
     return next((name for name in order if same_code(own, getattr(known(name), "forward", None))), None)
@@ -47,14 +47,8 @@ def like(part: nn.Module, names: Iterable[str]) -> str | None:
 def turns_like(attend: Any, family: str) -> bool:
     """Whether an attention's heads are turned by the code of that family's, which needs even ones."""
     home = sys.modules[type(attend).__module__]
-    if not _may_be(family, _family(attend)):
-        return False
     same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in OTHERS.get(family, ROTARY))
     return same and (getattr(attend, "rotary_ndims", None) or attend.head_dim) % 2 == 0
-
-
-def _family(part: nn.Module) -> str:
-    return type(part).__module__.rpartition(".modeling_")[2]
 
 
 def _may_be(name: str, family: str) -> bool:

@@ -117,7 +117,7 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
-        ("leaves", c_float),
+        *((name, c_float) for name in ("leaves", "clip")),
     ]
 
 
@@ -195,7 +195,7 @@ class NativeLayers:
         fields.turned, fields.turn = turned, turn.start
         fields.all_heads, fields.each_head = attention.norms_all_heads, attention.norms_each_head
         fields.turned_first, fields.opened, fields.joined = attention.turned_first, attention.opened, attention.joined
-        fields.rounds, fields.turns = attention.rounds, attention.way
+        fields.rounds, fields.turns, fields.clip = attention.rounds, attention.way, attention.clip
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)
         fields.attention.sinks = _place(attention.sinks)

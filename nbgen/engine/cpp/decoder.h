@@ -30,7 +30,7 @@ struct SparseFeed {
 // `down`; or beside them, each row's result of which counts as much as the one output of `beside` says, or the same as the
 // experts'. Without a `key` a layer attends to what another has in the cache; without a `value`, values are keys before their norm.
 // Where it has inputs of a row's own, which begin at `first_given`, `given_gate` opens them and `given_output` makes of them what
-// is added. What a layer `leaves` is multiplied by that.
+// is added. What a layer `leaves` is multiplied by that. No query, key or value is beyond `clip`, if that is not 0.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm, value_norm, given_norm;
@@ -47,7 +47,7 @@ struct DecoderLayer {
     const Recurrence<T>* recurrence;
     const SparseFeed<T>* sparse;
     int64_t first_given;
-    float leaves;
+    float leaves, clip;
 
     int64_t width() const { return output.outputs; }
     bool brings() const { return recurrence || joined || key.outputs; }  // keys, or states

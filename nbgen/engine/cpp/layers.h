@@ -7,18 +7,11 @@
 #include <initializer_list>
 #include <utility>
 
-#include "decoder.h"
+#include "heads.h"
 #include "part_timer.h"
 #include "products.h"
 
 #define LAYERS
-
-template <typename T>
-void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
-    const auto& ways = layer.rounds ? turners<true, T> : turners<false, T>;
-    ways[layer.turns](input, cosines, sines, layer.turned, output);
-    std::copy(input + layer.turned, input + layer.attention.dim, output + layer.turned);
-}
 
 // A member's way through the layers of a step, phase by phase.
 template <typename T>
@@ -165,7 +158,7 @@ class Walk {
     // All after attention, but that what comes last is still to be added.
     void close(const DecoderLayer<T>& layer) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
-        if (layer.beside_attention && layer.feed_norm.weight) normalize_all(layer.feed_norm, layer.width());
+        if (layer.beside_attention && layer.feed_norm) normalize_all(layer.feed_norm, layer.width());
         add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
         if (layer.gate.outputs) feed(layer, layer.sparse ? step_->attended : step_->projected);
         if (layer.sparse) mix(*layer.sparse, layer.width());
@@ -195,7 +188,7 @@ class Walk {
             T* own = hidden_ + row * width;
             T* more = step_->projected + row * width;
             if (was) {
-                if (was->weight) normalize_if(*was, more, width, more);
+                if (*was) normalize_if(*was, more, width, more);
                 scale_all(step_->scales.residual, more, width);
                 for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
                 scale_all(counts, own, width);
@@ -258,28 +251,18 @@ class Walk {
                 const int64_t own = row * heads + vector;
                 const int64_t of_head = 1 + layer.opened + 2 * layer.joined;
                 const T* made = (of_head > 1 ? step_->gates : step_->queries) + of_head * own * dim;
-                normalize_and_rotate(layer, layer.query_norm, vector, made, cosines, sines, work, step_->queries + own * dim);
+                normalize_and_rotate(layer, layer.query_norm, vector, made, cosines, sines, work.data(),
+                                     step_->queries + own * dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
             const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
             const T* value = layer.joined ? key + dim : layer.value.outputs ? step_->new_values + fresh : key;
-            normalize_and_rotate(layer, layer.key_norm, head, key, cosines, sines, work, layer.keys + cached);
+            normalize_and_rotate(layer, layer.key_norm, head, key, cosines, sines, work.data(), layer.keys + cached);
             normalize_if(layer.value_norm, value, dim, layer.values + cached);
+            clip(layer, layer.values + cached);
         });
-    }
-
-    static void normalize_and_rotate(const DecoderLayer<T>& layer, Norm<T> norm, int64_t head, const T* made, const float* cosines,
-                                     const float* sines, std::vector<T>& work, T* output) {
-        if (layer.each_head && norm.weight) norm.weight += head * layer.attention.dim;
-        if (layer.all_heads) norm = {};
-        if (layer.turned_first) {
-            rotate(layer, made, cosines, sines, work.data());
-            return normalize_if(norm, work.data(), layer.attention.dim, output);
-        }
-        normalize_if(norm, made, layer.attention.dim, work.data());
-        rotate(layer, work.data(), cosines, sines, output);
     }
 
     void mix(const SparseFeed<T>& sparse, int64_t width) {
@@ -287,13 +270,13 @@ class Walk {
         const Experts<T>& experts = sparse.experts;
         Routes<T> routes = *step_->routes;
         routes.rows = step_->rows;
-        if (router.norm.weight) normalize_all(router.norm, width, router.scale);
+        if (router.norm) normalize_all(router.norm, width, router.scale);
         multiply_all({{&router.scores, step_->routing}}, step_->normed);
         member_.each(routes.rows, [&](int64_t row) {
             const int64_t first = row * router.each;
             route(router, step_->routing + row * experts.count, routes.chosen + first, routes.shares + first);
         });
-        if (sparse.input_norm.weight) normalize_all(sparse.input_norm, width);
+        if (sparse.input_norm) normalize_all(sparse.input_norm, width);
         Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
     }
 
@@ -302,8 +285,8 @@ class Walk {
         const int64_t width = layer.width();
         member_.each(step_->rows, [&](int64_t row) {
             T *own = step_->projected + row * width, *more = step_->attended + row * width;
-            if (sparse.mixed_norm.weight) normalize_if(sparse.mixed_norm, own, width, own);
-            if (sparse.beside_norm.weight) normalize_if(sparse.beside_norm, more, width, more);
+            if (sparse.mixed_norm) normalize_if(sparse.mixed_norm, own, width, own);
+            if (sparse.beside_norm) normalize_if(sparse.beside_norm, more, width, more);
             if (layer.beside.outputs) scale_all(share_beside(layer.beside, row), more, width);
             for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
         });
