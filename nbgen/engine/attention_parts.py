@@ -13,8 +13,10 @@ from nbgen.engine.native_linear import ALL
 
 #: Whose queries bring what opens the result.
 OPENED = ("qwen3_5.Qwen3_5Attention",)
-#: Of whose heads query, key and value are made one behind the other.
-JOINED = ("gpt_neox.GPTNeoXAttention",)
+#: Of whose heads query, key and value are made one behind the other: of each by itself, or of each of so many parts.
+JOINED = ("gpt_neox.GPTNeoXAttention", "codegen.CodeGenAttention")
+#: … and values before keys.
+VALUES_FIRST = ("codegen.CodeGenAttention",)
 #: Whose positions are added to embeddings.
 STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
 #: Whose positions turn heads in layers with windows alone, where there are some.
@@ -48,6 +50,7 @@ ATTENTION = (
     "nemotron.NemotronAttention",
     "cohere.CohereAttention",
     "olmo.OlmoAttention",
+    "gptj.GPTJAttention",
     "apertus.ApertusAttention",
     "seed_oss.SeedOssAttention",
     *OF_WINDOWS,
@@ -72,6 +75,8 @@ TURNS = {
     "nemotron": (True, HALVES),
     "gemma4": (True, HALVES),
     "cohere": (False, PAIRS),
+    "gptj": (True, SAME_PAIRS),
+    "codegen": (False, SAME_PAIRS),
 }
 
 
@@ -81,7 +86,8 @@ class AttentionParts(NamedTuple):
     That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key.
     Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
-    what opens it behind each head; where they are `joined`, their key and value. Heads that are `turned_first` are
+    what opens it behind each head; where they are `joined`, their key and value: of so many heads one
+    behind the other, and `values_first` perhaps. Heads that are `turned_first` are
     normed behind that. No query, key or value is beyond `clip`, if that is not 0.
     """
 
@@ -94,7 +100,8 @@ class AttentionParts(NamedTuple):
     softcap: float
     sinks: torch.Tensor | None
     opened: bool
-    joined: bool
+    joined: int
+    values_first: bool
     turns: bool
     rounds: bool
     way: int
@@ -139,7 +146,8 @@ class AttentionParts(NamedTuple):
             (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
             None if sinks is None else sinks.detach().float().contiguous(),
             kind in OPENED,
-            kind in JOINED,
+            _joined(attend, kind),
+            kind in VALUES_FIRST,
             turns,
             *((False, HALVES) if kind in STILL else _turns(attend)),
             kind in TURNED_FIRST,
@@ -153,7 +161,8 @@ def products(attend: Any) -> dict[str, Product]:
     Values may be the keys before their norm, and both another layer's (`cached_by`).
     """
     output = part(attend, "o_proj", "out_proj", "c_proj", "dense")
-    if (whole := part(attend, "query_key_value")) is not None:
+    whole = part(attend, "query_key_value", *(["qkv_proj"] if hasattr(attend, "mp_num") else []))
+    if whole is not None:
         return {"query": Product(whole, ALL), "output": Product(output, ALL)}
     if (joined := part(attend, "qkv_proj", "c_attn")) is not None:
         heads = output.in_features
@@ -161,6 +170,12 @@ def products(attend: Any) -> dict[str, Product]:
         return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
     own = {name: part(attend, f"{name[0]}_proj") for name in ("query", "key", "value")} | {"output": output}
     return {name: Product(linear, ALL) for name, linear in own.items() if linear is not None}
+
+
+def _joined(attend: Any, kind: str) -> int:
+    if kind not in JOINED:
+        return 0
+    return attend.num_attention_heads // attend.mp_num if hasattr(attend, "mp_num") else 1
 
 
 def _norm(attend: Any, of: str) -> Any:

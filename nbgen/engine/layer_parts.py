@@ -20,6 +20,7 @@ BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
 AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 ALONE = ("input_layernorm", None, None, None)
+GPTJ = ("ln_1", None, None, None)
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
@@ -55,11 +56,19 @@ LAYERS = {
     "stablelm.StableLmDecoderLayer": BEFORE,
     "opt.OPTDecoderLayer": ("self_attn_layer_norm", None, "final_layer_norm", None),
     "phi.PhiDecoderLayer": ALONE,
+    "gptj.GPTJBlock": GPTJ,
+    "codegen.CodeGenBlock": GPTJ,
     "cohere.CohereDecoderLayer": ALONE,
     "cohere2.Cohere2DecoderLayer": ALONE,
 }
 #: Whose feed-forward runs beside attention, always; others say it of themselves.
-BESIDE_ATTENTION = ("phi.PhiDecoderLayer", "cohere.CohereDecoderLayer", "cohere2.Cohere2DecoderLayer")
+BESIDE_ATTENTION = (
+    "phi.PhiDecoderLayer",
+    "cohere.CohereDecoderLayer",
+    "cohere2.Cohere2DecoderLayer",
+    "gptj.GPTJBlock",
+    "codegen.CodeGenBlock",
+)
 #: Their feed-forward, and what its activation is called, if that is not in its code.
 FEEDS = {
     "llama.LlamaMLP": "act_fn",
@@ -76,6 +85,8 @@ FEEDS = {
     "nemotron.NemotronMLP": "act_fn",
     "apertus.ApertusMLP": "act_fn",
     "seed_oss.SeedOssMLP": "act_fn",
+    "gptj.GPTJMLP": "act",
+    "codegen.CodeGenMLP": "act",
 }
 #: Of a product: the one that has a single output.
 BESIDE = "beside"
@@ -85,7 +96,7 @@ GIVEN = ("given_gate", "given_output")
 ROUTER = "router"
 #: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
 ATTENDING = ("self_attn", "attention", "attn")
-OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1"), ("c_proj", "dense_4h_to_h", "fc2")
+OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1", "fc_in"), ("c_proj", "dense_4h_to_h", "fc2", "fc_out")
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
 

@@ -42,6 +42,8 @@ DECODERS = (
     "opt.OPTDecoder",
     "gemma4.Gemma4TextModel",
     "cohere.CohereModel",
+    "gptj.GPTJModel",
+    "codegen.CodeGenModel",
     "cohere2.Cohere2Model",
 )
 #: Whose positions have embeddings, and from the how manieth on.
@@ -76,6 +78,8 @@ MODELS = {
     "exaone4.Exaone4ForCausalLM": PLAIN,
     "opt.OPTForCausalLM": PLAIN,
     "cohere.CohereForCausalLM": MULTIPLIED,
+    "gptj.GPTJForCausalLM": PLAIN,
+    "codegen.CodeGenForCausalLM": PLAIN,
     "apertus1p5.Apertus1p5TextForCausalLM": PLAIN,
 }
 #: Around which tokens of media are embedded as padding.

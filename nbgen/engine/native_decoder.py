@@ -259,7 +259,7 @@ class NativeDecoder(nn.Module):
 
 def _brings(layer: LayerParts) -> bool:
     """Whether a layer writes keys, or states."""
-    return layer.attention is None or layer.attention.joined or "key" in layer.products
+    return layer.attention is None or layer.attention.joined > 0 or "key" in layer.products
 
 
 def _rotary(decoder: Any) -> nn.Module | None:

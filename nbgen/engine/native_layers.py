@@ -114,7 +114,7 @@ class DecoderLayerFields(ctypes.Structure):
         ("xielu", c_float * 4),
         *((name, c_int64) for name in ("all_heads", "each_head")),
         *((name, c_int64) for name in ("turned_first", "turned", "turn", "rounds", "turns")),
-        *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
+        *((name, c_int64) for name in ("opened", "joined", "values_first", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
         *((name, c_float) for name in ("leaves", "clip")),
@@ -194,7 +194,8 @@ class NativeLayers:
         turned = (turn.stop - turn.start) * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
         fields.turned, fields.turn = turned, turn.start
         fields.all_heads, fields.each_head = attention.norms_all_heads, attention.norms_each_head
-        fields.turned_first, fields.opened, fields.joined = attention.turned_first, attention.opened, attention.joined
+        fields.turned_first, fields.opened = attention.turned_first, attention.opened
+        fields.joined, fields.values_first = attention.joined, attention.values_first
         fields.rounds, fields.turns, fields.clip = attention.rounds, attention.way, attention.clip
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)
@@ -233,7 +234,7 @@ def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
 
 def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFields:
     dim = attention.head_dim
-    heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * attention.joined))
+    heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * bool(attention.joined)))
     return LayerFields(heads, heads // attention.group, dim, dim, 0, attention.scaling, attention.softcap, None)
 
 

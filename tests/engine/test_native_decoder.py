@@ -19,6 +19,7 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine_config import BLOCK_SIZE
 from nbgen.messages import LogprobOptions
 from tests.conftest import at_least, save_model
+from tests.engine.architectures import FAMILIES
 
 #: Older versions leave scores of Gemma 2's attention as they are: so high, no cap shows.
 CAP = 2.0 if at_least("transformers", "5.24") else 5000.0
@@ -109,13 +110,15 @@ TAKEN = {
     "gpt2": {"vocab_size": 267},
     "hunyuan_v1_dense": {"head_dim": 16},
     "seed_oss": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
+    "gptj": FAMILIES["gptj"].changes,
+    "codegen": {**FAMILIES["codegen"].changes, "n_head": 8},
     "apertus": {},
     "apertus1p5_text": {"output_vocab_size": 256},
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
     "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }
 #: Whose decoder does not tell one layer of ours all: positions are added to embeddings, or layers have own inputs.
-TOLD_BEFORE = ["gpt2", "opt", "gemma4_text"]
+TOLD_BEFORE = ["gpt2", "opt", "gemma4_text", "gptj", "codegen"]
 SCAN = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "num_hidden_layers": 3,
@@ -176,6 +179,14 @@ REMEMBERING = {
     },
 }
 TAKEN.update(REMEMBERING)
+
+
+def _is_here(name: str) -> bool:
+    family = FAMILIES[name.partition(" ")[0]]
+    return at_least("transformers", family.since) and at_least("transformers", family.tier_since)
+
+
+TAKEN = {name: changes for name, changes in TAKEN.items() if _is_here(name)}
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
 LEFT = ["ctrl", "biogpt"]

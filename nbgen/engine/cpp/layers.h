@@ -249,20 +249,29 @@ class Walk {
             const float *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
                 const int64_t own = row * heads + vector;
-                const int64_t of_head = 1 + layer.opened + 2 * layer.joined;
-                const T* made = (of_head > 1 ? step_->gates : step_->queries) + of_head * own * dim;
+                const T* made = layer.joined   ? joined(layer, row, vector, 0)
+                                : layer.opened ? step_->gates + 2 * own * dim
+                                               : step_->queries + own * dim;
                 normalize_and_rotate(layer, layer.query_norm, vector, made, cosines, sines, work.data(),
                                      step_->queries + own * dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
-            const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
-            const T* value = layer.joined ? key + dim : layer.value.outputs ? step_->new_values + fresh : key;
+            const T* key = layer.joined ? joined(layer, row, head, 1 + layer.values_first) : step_->new_keys + fresh;
+            const T* value = layer.joined          ? joined(layer, row, head, 2 - layer.values_first)
+                             : layer.value.outputs ? step_->new_values + fresh
+                                                   : key;
             normalize_and_rotate(layer, layer.key_norm, head, key, cosines, sines, work.data(), layer.keys + cached);
             normalize_if(layer.value_norm, value, dim, layer.values + cached);
             clip(layer, layer.values + cached);
         });
+    }
+
+    // Of three that stand one behind the other for so many heads together, a head's part.
+    const T* joined(const DecoderLayer<T>& layer, int64_t row, int64_t head, int64_t part) const {
+        const int64_t together = layer.joined, first = 3 * (row * layer.attention.heads + head / together * together);
+        return step_->gates + (first + part * together + head % together) * layer.attention.dim;
     }
 
     void mix(const SparseFeed<T>& sparse, int64_t width) {
