@@ -14,11 +14,11 @@ from nbgen.engine.native_linear import ALL
 #: Whose queries bring what opens the result.
 OPENED = ("qwen3_5.Qwen3_5Attention",)
 #: Of whose heads query, key and value are made one behind the other: of each by itself, or of each of so many parts.
-JOINED = ("gpt_neox.GPTNeoXAttention", "codegen.CodeGenAttention")
+JOINED = ("gpt_neox.GPTNeoXAttention", "persimmon.PersimmonAttention", "codegen.CodeGenAttention")
 #: … and values before keys.
 VALUES_FIRST = ("codegen.CodeGenAttention",)
 #: Whose positions are added to embeddings.
-STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
+STILL = ("gpt2.GPT2Attention", "opt.OPTAttention", "gpt_bigcode.GPTBigCodeAttention")
 #: Whose positions turn heads in layers with windows alone, where there are some.
 OF_WINDOWS = ("exaone4.Exaone4Attention",)
 #: … and those whose other layers never have positions.
@@ -125,7 +125,7 @@ class AttentionParts(NamedTuple):
         """Raises ValueError for attention that does anything else."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
         head_dim = part(attend, "head_dim", "head_size")
-        if kind is None or not getattr(attend, "is_causal", True):
+        if kind is None or not getattr(attend, "is_causal", True) or not getattr(attend, "multi_query", True):
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
         if head_dim % 2:
             raise ValueError("its heads have an odd number of dimensions")

@@ -20,7 +20,7 @@ BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
 AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 ALONE = ("input_layernorm", None, None, None)
-GPTJ = ("ln_1", None, None, None)
+GPT2, GPTJ = ("ln_1", None, "ln_2", None), ("ln_1", None, None, None)
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
@@ -51,8 +51,10 @@ LAYERS = {
     "starcoder2.Starcoder2DecoderLayer": BEFORE,
     "apertus.ApertusDecoderLayer": ("attention_layernorm", None, "feedforward_layernorm", None),
     "nemotron.NemotronDecoderLayer": BEFORE,
-    "gpt2.GPT2Block": ("ln_1", None, "ln_2", None),
+    "gpt2.GPT2Block": GPT2,
+    "gpt_bigcode.GPTBigCodeBlock": GPT2,
     "gpt_neox.GPTNeoXLayer": BEFORE,
+    "persimmon.PersimmonDecoderLayer": BEFORE,
     "stablelm.StableLmDecoderLayer": BEFORE,
     "opt.OPTDecoderLayer": ("self_attn_layer_norm", None, "final_layer_norm", None),
     "phi.PhiDecoderLayer": ALONE,
@@ -76,7 +78,9 @@ FEEDS = {
     "granitemoehybrid.GraniteMoeHybridMLP": "activation",
     "lfm2.Lfm2MLP": None,
     "gpt2.GPT2MLP": "act",
+    "gpt_bigcode.GPTBigCodeMLP": "act",
     "gpt_neox.GPTNeoXMLP": "act",
+    "persimmon.PersimmonMLP": "act",
     "phi.PhiMLP": "activation_fn",
     "starcoder2.Starcoder2MLP": "act",
     "stablelm.StableLmMLP": "act_fn",

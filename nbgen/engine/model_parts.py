@@ -43,11 +43,19 @@ DECODERS = (
     "gemma4.Gemma4TextModel",
     "cohere.CohereModel",
     "gptj.GPTJModel",
+    "gpt_bigcode.GPTBigCodeModel",
+    "persimmon.PersimmonModel",
+    "cwm.CwmModel",
+    "ministral.MinistralModel",
     "codegen.CodeGenModel",
     "cohere2.Cohere2Model",
 )
 #: Whose positions have embeddings, and from the how manieth on.
-PLACES = {"gpt2.GPT2Model": ("wpe", 0), "opt.OPTDecoder": ("embed_positions", 2)}
+PLACES = {
+    "gpt2.GPT2Model": ("wpe", 0),
+    "gpt_bigcode.GPTBigCodeModel": ("wpe", 0),
+    "opt.OPTDecoder": ("embed_positions", 2),
+}
 #: What a model makes of its scores: nothing, it divides or multiplies them, or it bends them.
 PLAIN, DIVIDED, MULTIPLIED, BENT = range(4)
 MODELS = {
@@ -79,6 +87,8 @@ MODELS = {
     "opt.OPTForCausalLM": PLAIN,
     "cohere.CohereForCausalLM": MULTIPLIED,
     "gptj.GPTJForCausalLM": PLAIN,
+    "gpt_bigcode.GPTBigCodeForCausalLM": PLAIN,
+    "persimmon.PersimmonForCausalLM": PLAIN,
     "codegen.CodeGenForCausalLM": PLAIN,
     "apertus1p5.Apertus1p5TextForCausalLM": PLAIN,
 }

@@ -110,6 +110,10 @@ TAKEN = {
     "gpt2": {"vocab_size": 267},
     "hunyuan_v1_dense": {"head_dim": 16},
     "seed_oss": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
+    "cwm": FAMILIES["cwm"].changes,
+    "ministral": {**FAMILIES["ministral"].changes, "layer_types": ["sliding_attention", "full_attention"]},
+    "persimmon": {"qk_layernorm": True},
+    "gpt_bigcode": FAMILIES["gpt_bigcode"].changes,
     "gptj": FAMILIES["gptj"].changes,
     "codegen": {**FAMILIES["codegen"].changes, "n_head": 8},
     "apertus": {},
@@ -118,7 +122,7 @@ TAKEN = {
     "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }
 #: Whose decoder does not tell one layer of ours all: positions are added to embeddings, or layers have own inputs.
-TOLD_BEFORE = ["gpt2", "opt", "gemma4_text", "gptj", "codegen"]
+TOLD_BEFORE = ["gpt2", "opt", "gemma4_text", "gptj", "codegen", "gpt_bigcode"]
 SCAN = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "num_hidden_layers": 3,
