@@ -10,6 +10,7 @@ from nbgen.engine.common_parts import NormParts, Product, cut, part
 from nbgen.engine.known_code import like, turns_like
 from nbgen.engine.llama_like import LIKE, window
 from nbgen.engine.native_linear import ALL
+from nbgen.engine.rotary_table import Stretch
 
 #: Whose queries bring what opens the result.
 OPENED = ("qwen3_5.Qwen3_5Attention",)
@@ -23,6 +24,8 @@ STILL = ("gpt2.GPT2Attention", "opt.OPTAttention", "gpt_bigcode.GPTBigCodeAttent
 OF_WINDOWS = ("exaone4.Exaone4Attention",)
 #: … and those whose other layers never have positions.
 OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
+#: Whose queries are multiplied by what their position says.
+STRETCHED = ("ministral3.Ministral3Attention",)
 #: Whose heads are turned before they are normed.
 TURNED_FIRST = ("hunyuan_v1_dense.HunYuanDenseV1Attention",)
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
@@ -56,6 +59,7 @@ ATTENTION = (
     *OF_WINDOWS,
     *OF_WINDOWS_ALONE,
     *TURNED_FIRST,
+    *STRETCHED,
     *SHARING,
     *STILL,
     *JOINED,
@@ -89,6 +93,7 @@ class AttentionParts(NamedTuple):
     what opens it behind each head; where they are `joined`, their key and value: of so many heads one
     behind the other, and `values_first` perhaps. Heads that are `turned_first` are
     normed behind that. No query, key or value is beyond `clip`, if that is not 0.
+    Queries may have a `stretch`.
     """
 
     number: int
@@ -107,6 +112,7 @@ class AttentionParts(NamedTuple):
     way: int
     turned_first: bool
     clip: float
+    stretch: Stretch | None
 
     @property
     def norms_all_heads(self) -> bool:
@@ -152,6 +158,7 @@ class AttentionParts(NamedTuple):
             *((False, HALVES) if kind in STILL else _turns(attend)),
             kind in TURNED_FIRST,
             getattr(config, "clip_qkv", None) or 0.0,
+            _stretch(attend) if kind in STRETCHED else None,
         )
 
 
@@ -186,6 +193,11 @@ def _value_norm(attend: Any) -> NormParts | None:
     """One without weights of its own."""
     norm = getattr(attend, "v_norm", None)
     return norm and NormParts(None, norm.eps, offset=1.0)
+
+
+def _stretch(attend: Any) -> Stretch:
+    told = attend.config.rope_parameters
+    return Stretch(told["llama_4_scaling_beta"], told["original_max_position_embeddings"])
 
 
 def _turns(attend: nn.Module) -> tuple[bool, int]:

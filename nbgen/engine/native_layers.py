@@ -114,7 +114,7 @@ class DecoderLayerFields(ctypes.Structure):
         ("xielu", c_float * 4),
         *((name, c_int64) for name in ("all_heads", "each_head")),
         *((name, c_int64) for name in ("turned_first", "turned", "turn", "rounds", "turns")),
-        *((name, c_int64) for name in ("opened", "joined", "values_first", "beside_attention")),
+        *((name, c_int64) for name in ("opened", "joined", "values_first", "stretch", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
         *((name, c_float) for name in ("leaves", "clip")),
@@ -196,6 +196,7 @@ class NativeLayers:
         fields.all_heads, fields.each_head = attention.norms_all_heads, attention.norms_each_head
         fields.turned_first, fields.opened = attention.turned_first, attention.opened
         fields.joined, fields.values_first = attention.joined, attention.values_first
+        fields.stretch = self._rotary.parts[-1].stop if attention.stretch else 0
         fields.rounds, fields.turns, fields.clip = attention.rounds, attention.way, attention.clip
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)

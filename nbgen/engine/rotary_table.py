@@ -43,15 +43,26 @@ def rotary_of(
     return cosines[0].contiguous(), sines[0].contiguous()
 
 
+class Stretch(NamedTuple):
+    """By what queries are multiplied, which grows by a `share` of a logarithm with every so many positions (`each`)."""
+
+    share: float
+    each: int
+
+    def at(self, positions: torch.Tensor) -> torch.Tensor:
+        return 1 + self.share * torch.log(1 + torch.floor(positions / self.each))
+
+
 class RotaryTable:
     """Cosines and sines of positions as float32, computed by the model's own module: once, where that can be.
 
-    Where kinds of layers have their own, these stand side by side in a position's row, in the order of `kinds`.
+    Where kinds of layers have their own, these stand side by side in a position's row, in the order of `kinds`. Behind
+    its cosines is what a `stretch` makes of a position, if there is one.
     """
 
-    def __init__(self, rotary: nn.Module | None, dtype: torch.dtype) -> None:
+    def __init__(self, rotary: nn.Module | None, dtype: torch.dtype, stretch: Stretch | None = None) -> None:
         """Without a module nothing is turned, and there are none."""
-        self._rotary, self._like = rotary, torch.empty(0, dtype=dtype)
+        self._rotary, self._like, self.stretch = rotary, torch.empty(0, dtype=dtype), stretch
         self._kept = rotary is not None and runs_code_of(rotary, KEPT) is not None
         kind: Any = None if rotary is None or self._kept else rotary.rope_type
         types = kind if isinstance(kind, dict) else {None: kind}
@@ -75,9 +86,15 @@ class RotaryTable:
         return Rotary(numbers, *self._table)
 
     def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[positions, dim of all kinds]` each."""
-        cosines, sines = zip(*self._made(positions), strict=True)
+        """`[positions, dim of all kinds]` each, and one more where queries are stretched."""
+        cosines, sines = zip(*self._made(positions), *self._stretched(positions), strict=True)
         return torch.cat(cosines, 1).float(), torch.cat(sines, 1).float()
+
+    def _stretched(self, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        if self.stretch is None:
+            return []
+        made = self.stretch.at(positions).to(self._like.dtype)[:, None]
+        return [(made, made)]
 
     def _made(self, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Of each kind, `[positions, dim]` each."""

@@ -112,6 +112,17 @@ TAKEN = {
     "seed_oss": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
     "cwm": FAMILIES["cwm"].changes,
     "ministral": {**FAMILIES["ministral"].changes, "layer_types": ["sliding_attention", "full_attention"]},
+    "ministral3": {
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "max_position_embeddings": 64,
+            "llama_4_scaling_beta": 0.5,
+        },
+    },
     "persimmon": {"qk_layernorm": True},
     "gpt_bigcode": FAMILIES["gpt_bigcode"].changes,
     "gptj": FAMILIES["gptj"].changes,

@@ -25,13 +25,14 @@ struct SparseFeed {
 // `turned` numbers are turned, by those of a position from `turn` on. That may come before their norms (`turned_first`). What is
 // made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its
 // result behind its query; where so many heads are `joined`, their queries, keys and values are made one behind the other, or
-// values before keys (`values_first`). Without `up`, `gate` is all that a feed-forward opens. Where that runs `beside_attention`,
-// its norm is of what goes into the layer, or none where it takes what attention does. A `recurrence` stands in place of attention.
-// Where there are experts (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's result
-// of which counts as much as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends to what
-// another has in the cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which begin
-// at `first_given`, `given_gate` opens them and `given_output` makes of them what is added. What a layer `leaves` is multiplied by
-// that. No query, key or value is beyond `clip`, if that is not 0.
+// values before keys (`values_first`). Queries are multiplied by what stands at `stretch` among a position's cosines, if that is
+// not 0. Without `up`, `gate` is all that a feed-forward opens. Where that runs `beside_attention`, its norm is of what goes into
+// the layer, or none where it takes what attention does. A `recurrence` stands in place of attention. Where there are experts
+// (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much
+// as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends to what another has in the
+// cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which begin at `first_given`,
+// `given_gate` opens them and `given_output` makes of them what is added. What a layer `leaves` is multiplied by that. No query,
+// key or value is beyond `clip`, if that is not 0.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm, value_norm, given_norm;
@@ -44,7 +45,7 @@ struct DecoderLayer {
     Xielu xielu;
     int64_t all_heads, each_head, turned_first, turned, turn, rounds;
     Turns turns;
-    int64_t opened, joined, values_first, beside_attention;
+    int64_t opened, joined, values_first, stretch, beside_attention;
     const Recurrence<T>* recurrence;
     const SparseFeed<T>* sparse;
     int64_t first_given;

@@ -254,6 +254,7 @@ class Walk {
                                                : step_->queries + own * dim;
                 normalize_and_rotate(layer, layer.query_norm, vector, made, cosines, sines, work.data(),
                                      step_->queries + own * dim);
+                if (layer.stretch) scale_all(cosines[layer.stretch - layer.turn], step_->queries + own * dim, dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
