@@ -46,6 +46,7 @@ DECODERS = (
     "gpt_bigcode.GPTBigCodeModel",
     "persimmon.PersimmonModel",
     "cwm.CwmModel",
+    "mellum.MellumModel",
     "ministral.MinistralModel",
     "codegen.CodeGenModel",
     "cohere2.Cohere2Model",

@@ -123,6 +123,15 @@ TAKEN = {
             "llama_4_scaling_beta": 0.5,
         },
     },
+    "mellum": {
+        **FAMILIES["mellum"].changes,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 8,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0},
+        },
+    },
     "persimmon": {"qk_layernorm": True},
     "gpt_bigcode": FAMILIES["gpt_bigcode"].changes,
     "gptj": FAMILIES["gptj"].changes,
