@@ -10,15 +10,24 @@ from nbgen.engine.common_parts import NormParts, Product, cut, part
 from nbgen.engine.known_code import like, turns_like
 from nbgen.engine.llama_like import LIKE, window
 from nbgen.engine.native_linear import ALL
+from nbgen.engine.rotary_table import Stretch
 
 #: Whose queries bring what opens the result.
 OPENED = ("qwen3_5.Qwen3_5Attention",)
-#: Of whose heads query, key and value are made one behind the other.
-JOINED = ("gpt_neox.GPTNeoXAttention",)
+#: Of whose heads query, key and value are made one behind the other: of each by itself, or of each of so many parts.
+JOINED = ("gpt_neox.GPTNeoXAttention", "persimmon.PersimmonAttention", "codegen.CodeGenAttention")
+#: … and values before keys.
+VALUES_FIRST = ("codegen.CodeGenAttention",)
 #: Whose positions are added to embeddings.
-STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
+STILL = ("gpt2.GPT2Attention", "opt.OPTAttention", "gpt_bigcode.GPTBigCodeAttention")
 #: Whose positions turn heads in layers with windows alone, where there are some.
 OF_WINDOWS = ("exaone4.Exaone4Attention",)
+#: … and those whose other layers never have positions.
+OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
+#: Whose queries are multiplied by what their position says.
+STRETCHED = ("ministral3.Ministral3Attention",)
+#: Whose heads are turned before they are normed.
+TURNED_FIRST = ("hunyuan_v1_dense.HunYuanDenseV1Attention",)
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
 SHARING = ("gemma4.Gemma4TextAttention",)
 #: Whose scores are bent.
@@ -42,25 +51,36 @@ ATTENTION = (
     "stablelm.StableLmAttention",
     "starcoder2.Starcoder2Attention",
     "nemotron.NemotronAttention",
+    "cohere.CohereAttention",
+    "olmo.OlmoAttention",
+    "gptj.GPTJAttention",
+    "apertus.ApertusAttention",
+    "seed_oss.SeedOssAttention",
     *OF_WINDOWS,
+    *OF_WINDOWS_ALONE,
+    *TURNED_FIRST,
+    *STRETCHED,
     *SHARING,
     *STILL,
     *JOINED,
     *OPENED,
 )
-#: What of a head is turned against each other: halves, by numbers of their own or by the same; or neighbours.
-HALVES, PAIRS, SAME_HALVES = range(3)
+#: What of a head is turned against each other: halves or neighbours (pairs), by numbers of their own or by the same.
+HALVES, SAME_PAIRS, SAME_HALVES, PAIRS = range(4)
 #: Whose way to turn heads: whether it rounds on the way, and what it turns.
 TURNS = {
     "llama": (True, HALVES),
     "phi3": (True, HALVES),
     "olmo2": (False, HALVES),
-    "glm4": (True, PAIRS),
-    "ernie4_5": (False, PAIRS),
+    "glm4": (True, SAME_PAIRS),
+    "ernie4_5": (False, SAME_PAIRS),
     "gpt_oss": (True, SAME_HALVES),
     "qwen3_5": (True, HALVES),
     "nemotron": (True, HALVES),
     "gemma4": (True, HALVES),
+    "cohere": (False, PAIRS),
+    "gptj": (True, SAME_PAIRS),
+    "codegen": (False, SAME_PAIRS),
 }
 
 
@@ -70,7 +90,10 @@ class AttentionParts(NamedTuple):
     That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key.
     Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
-    what opens it behind each head; where they are `joined`, their key and value.
+    what opens it behind each head; where they are `joined`, their key and value: of so many heads one
+    behind the other, and `values_first` perhaps. Heads that are `turned_first` are
+    normed behind that. No query, key or value is beyond `clip`, if that is not 0.
+    Queries may have a `stretch`.
     """
 
     number: int
@@ -82,23 +105,33 @@ class AttentionParts(NamedTuple):
     softcap: float
     sinks: torch.Tensor | None
     opened: bool
-    joined: bool
+    joined: int
+    values_first: bool
     turns: bool
     rounds: bool
     way: int
+    turned_first: bool
+    clip: float
+    stretch: Stretch | None
 
     @property
     def norms_all_heads(self) -> bool:
         """Whether the norms of queries and keys are of all heads together."""
         query = self.norms[0]
-        return query is not None and len(query.weight) != self.head_dim
+        return query is not None and query.weight is not None and query.weight.shape[-1] != self.head_dim
+
+    @property
+    def norms_each_head(self) -> bool:
+        """Whether they have weights of their own for each head `[heads, dim]`."""
+        query = self.norms[0]
+        return query is not None and query.weight is not None and query.weight.dim() > 1
 
     @classmethod
     def of(cls, attend: Any) -> "AttentionParts":
         """Raises ValueError for attention that does anything else."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
         head_dim = part(attend, "head_dim", "head_size")
-        if kind is None or getattr(config, "clip_qkv", None) is not None or not getattr(attend, "is_causal", True):
+        if kind is None or not getattr(attend, "is_causal", True) or not getattr(attend, "multi_query", True):
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
         if head_dim % 2:
             raise ValueError("its heads have an odd number of dimensions")
@@ -107,19 +140,25 @@ class AttentionParts(NamedTuple):
         turns = turns and bool(getattr(attend, "use_rope", True))
         if kind in OF_WINDOWS:
             turns = attend.sliding_window is None or attend.is_sliding
+        if kind in OF_WINDOWS_ALONE:
+            turns = attend.sliding_window is not None
         return cls(
             cached_by(attend),
             getattr(attend, "num_key_value_groups", 1),
             head_dim,
             attend.scaling,
-            [*(NormParts.of(part(attend, f"{of}_norm", f"{of}_layernorm")) for of in "qk"), _value_norm(attend)],
+            [*(NormParts.of(_norm(attend, of)) for of in ("query", "key")), _value_norm(attend)],
             window(attend),
             (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
             None if sinks is None else sinks.detach().float().contiguous(),
             kind in OPENED,
-            kind in JOINED,
+            _joined(attend, kind),
+            kind in VALUES_FIRST,
             turns,
             *((False, HALVES) if kind in STILL else _turns(attend)),
+            kind in TURNED_FIRST,
+            getattr(config, "clip_qkv", None) or 0.0,
+            _stretch(attend) if kind in STRETCHED else None,
         )
 
 
@@ -129,7 +168,8 @@ def products(attend: Any) -> dict[str, Product]:
     Values may be the keys before their norm, and both another layer's (`cached_by`).
     """
     output = part(attend, "o_proj", "out_proj", "c_proj", "dense")
-    if (whole := part(attend, "query_key_value")) is not None:
+    whole = part(attend, "query_key_value", *(["qkv_proj"] if hasattr(attend, "mp_num") else []))
+    if whole is not None:
         return {"query": Product(whole, ALL), "output": Product(output, ALL)}
     if (joined := part(attend, "qkv_proj", "c_attn")) is not None:
         heads = output.in_features
@@ -139,14 +179,30 @@ def products(attend: Any) -> dict[str, Product]:
     return {name: Product(linear, ALL) for name, linear in own.items() if linear is not None}
 
 
+def _joined(attend: Any, kind: str) -> int:
+    if kind not in JOINED:
+        return 0
+    return attend.num_attention_heads // attend.mp_num if hasattr(attend, "mp_num") else 1
+
+
+def _norm(attend: Any, of: str) -> Any:
+    return part(attend, f"{of[0]}_norm", f"{of[0]}_layernorm", f"{of}_layernorm")
+
+
 def _value_norm(attend: Any) -> NormParts | None:
     """One without weights of its own."""
     norm = getattr(attend, "v_norm", None)
-    return norm and NormParts(torch.ones(attend.head_dim, dtype=attend.q_norm.weight.dtype), norm.eps)
+    return norm and NormParts(None, norm.eps, offset=1.0)
+
+
+def _stretch(attend: Any) -> Stretch:
+    told = attend.config.rope_parameters
+    return Stretch(told["llama_4_scaling_beta"], told["original_max_position_embeddings"])
 
 
 def _turns(attend: nn.Module) -> tuple[bool, int]:
-    for family, ways in TURNS.items():
+    home = type(attend).__module__
+    for family in sorted(TURNS, key=lambda family: f".{family}" not in home):  # its own first: asking imports others
         if turns_like(attend, family):
-            return ways
+            return TURNS[family]
     raise ValueError("its rotary positions are not known")

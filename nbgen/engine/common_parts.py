@@ -9,25 +9,31 @@ from torch import nn
 from nbgen.engine.known_code import like
 from nbgen.engine.native_experts import GATES
 
-#: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
+#: What a norm's weights have besides, whether numbers are rounded before they are weighed, and whether it centers them.
 NORMS = {
-    "llama.LlamaRMSNorm": (0.0, True),
-    "gemma2.Gemma2RMSNorm": (1.0, False),
-    "gemma3.Gemma3RMSNorm": (1.0, False),
-    "olmo2.Olmo2RMSNorm": (0.0, False),
-    "olmo3.Olmo3RMSNorm": (0.0, False),
-    "nemotron.NemotronLayerNorm1P": (1.0, False),
-    "gemma4.Gemma4RMSNorm": (0.0, False),
+    "llama.LlamaRMSNorm": (0.0, True, False),
+    "gemma2.Gemma2RMSNorm": (1.0, False, False),
+    "gemma3.Gemma3RMSNorm": (1.0, False, False),
+    "olmo2.Olmo2RMSNorm": (0.0, False, False),
+    "olmo3.Olmo3RMSNorm": (0.0, False, False),
+    "nemotron.NemotronLayerNorm1P": (1.0, False, True),
+    "gemma4.Gemma4RMSNorm": (0.0, False, False),
+    "cohere.CohereLayerNorm": (0.0, False, True),
+    "olmo.OlmoLayerNorm": (1.0, False, True),
 }
+#: Of who has it in its code alone.
+EPSILON = 1e-5
+#: Of heads, each of which has one of its own among their `norms`.
+EACH_HEAD = ("stablelm.StableLmLayerNormPerHead",)
 
 
 class NormParts(NamedTuple):
-    """A norm of root mean squares over `weight`, which has an `offset` besides.
+    """A norm of root mean squares over `weight`, which has an `offset` besides, or is that alone.
 
-    One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`.
+    One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`. Of heads, the weight may be `[heads, dim]`.
     """
 
-    weight: torch.Tensor
+    weight: torch.Tensor | None
     epsilon: float
     offset: float = 0.0
     rounds: bool = False
@@ -41,11 +47,15 @@ class NormParts(NamedTuple):
             return None
         if type(norm) is nn.LayerNorm and norm.weight is not None:
             return cls(norm.weight, norm.eps, bias=norm.bias, centers=True)
+        if like(norm, EACH_HEAD):
+            weight = torch.stack([each.weight.detach() for each in norm.norms])
+            return cls(weight, norm.norms[0].eps, centers=True)
         name = like(norm, NORMS)
         if name is None:
             raise ValueError(f"its norm ({type(norm).__name__}) is not known")
-        epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-        return cls(norm.weight, epsilon, *NORMS[name], getattr(norm, "bias", None), isinstance(norm, nn.LayerNorm))
+        offset, rounds, centers = NORMS[name]
+        own, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
+        return cls(own, part(norm, "variance_epsilon", "eps") or EPSILON, offset, rounds, bias, centers)
 
 
 class Product(NamedTuple):
@@ -65,14 +75,46 @@ def cut(linear: Any, *sizes: int) -> list[Product]:
     return [Product(linear, slice(start, end)) for start, end in pairwise(ends)]
 
 
-def activation(function: Any) -> int:
-    """Which of `GATES` has it. Raises ValueError for another."""
-    numbers = torch.linspace(-12, 12, 49)
-    made, all_through = function(numbers), torch.ones_like(numbers)
-    for number, gate in enumerate(GATES):
-        if torch.allclose(made, gate(numbers, all_through), 1e-5, 1e-6):
-            return number
-    raise ValueError("the activation of its feed-forward is not known")
+class Xielu(NamedTuple):
+    """What a layer has learned of its xIELU (Huang and Schlag 2024), as the C++ has it."""
+
+    above: float
+    below: float
+    line: float
+    edge: float
+
+    @classmethod
+    def of(cls, function: Any) -> "Xielu | None":
+        """None for another function."""
+        if not all(hasattr(function, name) for name in ("alpha_p", "alpha_n", "beta", "eps")):
+            return None
+        above, below = nn.functional.softplus(function.alpha_p), nn.functional.softplus(function.alpha_n)
+        return cls(*(float(number) for number in (above, function.beta + below, function.beta, function.eps)))
+
+    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
+        power = numbers.clamp(max=self.edge).expm1()
+        bent = torch.where(numbers > 0, self.above * numbers * numbers, (power - numbers) * self.below)
+        return bent + self.line * numbers
+
+
+class Activation(NamedTuple):
+    """That of so many `GATES`, or behind them an `xielu`."""
+
+    number: int
+    xielu: Xielu | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, function: Any) -> "Activation":
+        """Raises ValueError for another."""
+        numbers = torch.linspace(-12, 12, 49)
+        made, all_through = function(numbers), torch.ones_like(numbers)
+        for number, gate in enumerate(GATES):
+            if torch.allclose(made, gate(numbers, all_through), 1e-5, 1e-6):
+                return cls(number)
+        if (xielu := Xielu.of(function)) is not None and torch.allclose(made, xielu(numbers), 1e-5, 1e-5):
+            return cls(len(GATES), xielu)
+        raise ValueError("the activation of its feed-forward is not known")
 
 
 def part(module: Any, *names: str) -> Any:

@@ -33,7 +33,11 @@ COMMON = frozenset(
 )
 #: Functions that turn heads, and those of a family that calls them otherwise.
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
-OTHERS = {"gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb")}
+OTHERS = {
+    "gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb"),
+    "gptj": ("apply_rotary_pos_emb", "rotate_every_two"),
+    "codegen": ("apply_rotary_pos_emb", "rotate_every_two"),
+}
 
 
 def like(part: nn.Module, names: Iterable[str]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from nbgen.engine import attention_parts, recurrent_parts
 from nbgen.engine.attention_parts import AttentionParts
-from nbgen.engine.common_parts import NormParts, Product, activation, cut, part
+from nbgen.engine.common_parts import Activation, NormParts, Product, cut, part
 from nbgen.engine.known_code import like
 from nbgen.engine.mixture_parts import Mixture
 from nbgen.engine.native_linear import ALL
@@ -19,6 +19,8 @@ from nbgen.engine.recurrent_parts import RecurrentParts
 BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
 AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+ALONE = ("input_layernorm", None, None, None)
+GPT2, GPTJ = ("ln_1", None, "ln_2", None), ("ln_1", None, None, None)
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
@@ -47,15 +49,28 @@ LAYERS = {
     "qwen3_5.Qwen3_5DecoderLayer": BEFORE,
     "qwen3_5_moe.Qwen3_5MoeDecoderLayer": BEFORE,
     "starcoder2.Starcoder2DecoderLayer": BEFORE,
+    "apertus.ApertusDecoderLayer": ("attention_layernorm", None, "feedforward_layernorm", None),
     "nemotron.NemotronDecoderLayer": BEFORE,
-    "gpt2.GPT2Block": ("ln_1", None, "ln_2", None),
+    "gpt2.GPT2Block": GPT2,
+    "gpt_bigcode.GPTBigCodeBlock": GPT2,
     "gpt_neox.GPTNeoXLayer": BEFORE,
+    "persimmon.PersimmonDecoderLayer": BEFORE,
     "stablelm.StableLmDecoderLayer": BEFORE,
     "opt.OPTDecoderLayer": ("self_attn_layer_norm", None, "final_layer_norm", None),
-    "phi.PhiDecoderLayer": ("input_layernorm", None, None, None),
+    "phi.PhiDecoderLayer": ALONE,
+    "gptj.GPTJBlock": GPTJ,
+    "codegen.CodeGenBlock": GPTJ,
+    "cohere.CohereDecoderLayer": ALONE,
+    "cohere2.Cohere2DecoderLayer": ALONE,
 }
 #: Whose feed-forward runs beside attention, always; others say it of themselves.
-BESIDE_ATTENTION = ("phi.PhiDecoderLayer",)
+BESIDE_ATTENTION = (
+    "phi.PhiDecoderLayer",
+    "cohere.CohereDecoderLayer",
+    "cohere2.Cohere2DecoderLayer",
+    "gptj.GPTJBlock",
+    "codegen.CodeGenBlock",
+)
 #: Their feed-forward, and what its activation is called, if that is not in its code.
 FEEDS = {
     "llama.LlamaMLP": "act_fn",
@@ -63,13 +78,19 @@ FEEDS = {
     "granitemoehybrid.GraniteMoeHybridMLP": "activation",
     "lfm2.Lfm2MLP": None,
     "gpt2.GPT2MLP": "act",
+    "gpt_bigcode.GPTBigCodeMLP": "act",
     "gpt_neox.GPTNeoXMLP": "act",
+    "persimmon.PersimmonMLP": "act",
     "phi.PhiMLP": "activation_fn",
     "starcoder2.Starcoder2MLP": "act",
     "stablelm.StableLmMLP": "act_fn",
     "opt.OPTDecoderLayer": "activation_fn",
     "arcee.ArceeMLP": "act_fn",
     "nemotron.NemotronMLP": "act_fn",
+    "apertus.ApertusMLP": "act_fn",
+    "seed_oss.SeedOssMLP": "act_fn",
+    "gptj.GPTJMLP": "act",
+    "codegen.CodeGenMLP": "act",
 }
 #: Of a product: the one that has a single output.
 BESIDE = "beside"
@@ -79,7 +100,7 @@ GIVEN = ("given_gate", "given_output")
 ROUTER = "router"
 #: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
 ATTENDING = ("self_attn", "attention", "attn")
-OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1"), ("c_proj", "dense_4h_to_h", "fc2")
+OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1", "fc_in"), ("c_proj", "dense_4h_to_h", "fc2", "fc_out")
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
 
@@ -87,7 +108,7 @@ MIXERS = ("linear_attn", "mamba", "conv")
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it.
 
-    A layer has `attention` or a `recurrence` in its place; a feed-forward whose `activation` is one of `GATES`, or a
+    A layer has `attention` or a `recurrence` in its place; a feed-forward that has an `activation`, or a
     `mixture` without products for gate, up and down, or both. `residual` is by what the results are multiplied that are
     added. A feed-forward `beside_attention` takes what the layer does, through its norm or that of attention. What a
     layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`), and what it leaves is
@@ -98,7 +119,7 @@ class LayerParts(NamedTuple):
     recurrence: RecurrentParts | None
     products: dict[str, Product]
     norms: list[NormParts | None]
-    activation: int
+    activation: Activation
     residual: float
     mixture: Mixture | None
     beside_attention: bool
@@ -121,7 +142,7 @@ class LayerParts(NamedTuple):
             RecurrentParts.of(part(layer, *MIXERS)) if attend is None else None,
             products(layer),
             [NormParts.of(name and getattr(layer, name)) for name in LAYERS[places]],
-            activation(getattr(feed, gives)) if gives else 0,
+            Activation.of(getattr(feed, gives)) if gives else Activation(0),
             layer.residual_multiplier if places.startswith("granite") else 1.0,
             mixture,
             places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),

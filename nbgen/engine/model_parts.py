@@ -41,11 +41,24 @@ DECODERS = (
     "exaone4.Exaone4Model",
     "opt.OPTDecoder",
     "gemma4.Gemma4TextModel",
+    "cohere.CohereModel",
+    "gptj.GPTJModel",
+    "gpt_bigcode.GPTBigCodeModel",
+    "persimmon.PersimmonModel",
+    "cwm.CwmModel",
+    "mellum.MellumModel",
+    "ministral.MinistralModel",
+    "codegen.CodeGenModel",
+    "cohere2.Cohere2Model",
 )
 #: Whose positions have embeddings, and from the how manieth on.
-PLACES = {"gpt2.GPT2Model": ("wpe", 0), "opt.OPTDecoder": ("embed_positions", 2)}
-#: What a model makes of its scores: nothing, it divides them, or it bends them.
-PLAIN, DIVIDED, BENT = range(3)
+PLACES = {
+    "gpt2.GPT2Model": ("wpe", 0),
+    "gpt_bigcode.GPTBigCodeModel": ("wpe", 0),
+    "opt.OPTDecoder": ("embed_positions", 2),
+}
+#: What a model makes of its scores: nothing, it divides or multiplies them, or it bends them.
+PLAIN, DIVIDED, MULTIPLIED, BENT = range(4)
 MODELS = {
     **dict.fromkeys(LIKE["model"], PLAIN),
     "mixtral.MixtralForCausalLM": PLAIN,
@@ -73,6 +86,12 @@ MODELS = {
     "nemotron.NemotronForCausalLM": PLAIN,
     "exaone4.Exaone4ForCausalLM": PLAIN,
     "opt.OPTForCausalLM": PLAIN,
+    "cohere.CohereForCausalLM": MULTIPLIED,
+    "gptj.GPTJForCausalLM": PLAIN,
+    "gpt_bigcode.GPTBigCodeForCausalLM": PLAIN,
+    "persimmon.PersimmonForCausalLM": PLAIN,
+    "codegen.CodeGenForCausalLM": PLAIN,
+    "apertus1p5.Apertus1p5TextForCausalLM": PLAIN,
 }
 #: Around which tokens of media are embedded as padding.
 PADDED = ("gemma4.Gemma4TextModel",)
@@ -130,7 +149,7 @@ class ModelParts(NamedTuple):
         if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
             raise ValueError("some ids have no embedding")
         hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
-        divisor = config.logits_scaling if ends == DIVIDED else 1.0
+        divisor = config.logits_scaling if ends == DIVIDED else 1 / model.logit_scale if ends == MULTIPLIED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
         norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
         return cls(

@@ -41,7 +41,7 @@ from nbgen.engine.native_step import (
     finished,
 )
 from nbgen.engine.per_layer_parts import projection
-from nbgen.engine.rotary_table import Rotary, RotaryTable
+from nbgen.engine.rotary_table import Rotary, RotaryTable, Stretch
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.state_pool import StatePool
 
@@ -60,7 +60,8 @@ class NativeDecoder(nn.Module):
         run = function("run_layers", model.dtype)
         if run is None or not found:
             raise ValueError("no layers of our own for this model")
-        self.rotary = RotaryTable(_rotary(self._decoder), model.dtype)
+        parts = [LayerParts.of(layer) for layer in found]
+        self.rotary = RotaryTable(_rotary(self._decoder), model.dtype, _stretch(parts))
         self._run, self._dtype, self._lora = run, model.dtype, lora
         gives = getattr(self._decoder, "hidden_size_per_layer_input", 0)  # layers inputs of their own
         #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
@@ -68,7 +69,7 @@ class NativeDecoder(nn.Module):
         #: Whether media only come in before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
-        self._layers = NativeLayers([LayerParts.of(layer) for layer in found], self.rotary, kinds, model.dtype)
+        self._layers = NativeLayers(parts, self.rotary, kinds, model.dtype)
         self.states = None if pool is None else NativeStates(self._layers, pool, model.dtype)
         if pool is None and any(self._layers.recurrences):
             raise ValueError("there is no room for the states of its layers")
@@ -121,7 +122,7 @@ class NativeDecoder(nn.Module):
         assert self._current is not None
         step, adapters = self._current
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
-        if len(self.rotary.kinds) > 1:  # of which the model gives those of its first layer
+        if len(self.rotary.kinds) > 1 or self.rotary.stretch:  # the model gives those of its first layer, and no more
             rotary = self.rotary.at(more["position_ids"].flatten().tolist())
         else:
             turns = [part.float().expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
@@ -259,7 +260,15 @@ class NativeDecoder(nn.Module):
 
 def _brings(layer: LayerParts) -> bool:
     """Whether a layer writes keys, or states."""
-    return layer.attention is None or layer.attention.joined or "key" in layer.products
+    return layer.attention is None or layer.attention.joined > 0 or "key" in layer.products
+
+
+def _stretch(layers: list[LayerParts]) -> Stretch | None:
+    """That of all layers. Raises ValueError where they differ."""
+    found = {layer.attention.stretch for layer in layers if layer.attention}
+    if len(found) > 1:
+        raise ValueError("its layers stretch queries by more than one number")
+    return next(iter(found), None)
 
 
 def _rotary(decoder: Any) -> nn.Module | None:

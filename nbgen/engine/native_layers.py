@@ -110,11 +110,14 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns")),
-        *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
+        ("activation", c_int64),
+        ("xielu", c_float * 4),
+        *((name, c_int64) for name in ("all_heads", "each_head")),
+        *((name, c_int64) for name in ("turned_first", "turned", "turn", "rounds", "turns")),
+        *((name, c_int64) for name in ("opened", "joined", "values_first", "stretch", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
-        ("leaves", c_float),
+        *((name, c_float) for name in ("leaves", "clip")),
     ]
 
 
@@ -178,7 +181,8 @@ class NativeLayers:
         self.recurrences.append(recurrence)
         for name, norm in zip(NORMS, layer.norms, strict=False):
             setattr(fields, name, NormFields.of(norm))
-        fields.activation, fields.beside_attention = layer.activation, layer.beside_attention
+        fields.activation, xielu = layer.activation
+        fields.xielu, fields.beside_attention = xielu or (), layer.beside_attention
         fields.given_norm, fields.first_given, fields.leaves = NormFields.of(layer.given), self._given, layer.leaves
         self._given += layer.products[GIVEN[0]].outputs if layer.given else 0
         self._sparse.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype) if layer.mixture else None)
@@ -189,8 +193,11 @@ class NativeLayers:
         turn = self._rotary.parts[kinds.index(self._kinds[attention.number]) if len(kinds) > 1 else 0]
         turned = (turn.stop - turn.start) * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
         fields.turned, fields.turn = turned, turn.start
-        fields.all_heads, fields.opened, fields.joined = attention.norms_all_heads, attention.opened, attention.joined
-        fields.rounds, fields.turns = attention.rounds, attention.way
+        fields.all_heads, fields.each_head = attention.norms_all_heads, attention.norms_each_head
+        fields.turned_first, fields.opened = attention.turned_first, attention.opened
+        fields.joined, fields.values_first = attention.joined, attention.values_first
+        fields.stretch = self._rotary.parts[-1].stop if attention.stretch else 0
+        fields.rounds, fields.turns, fields.clip = attention.rounds, attention.way, attention.clip
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)
         fields.attention.sinks = _place(attention.sinks)
@@ -228,7 +235,7 @@ def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
 
 def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFields:
     dim = attention.head_dim
-    heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * attention.joined))
+    heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * bool(attention.joined)))
     return LayerFields(heads, heads // attention.group, dim, dim, 0, attention.scaling, attention.softcap, None)
 
 

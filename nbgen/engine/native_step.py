@@ -36,11 +36,11 @@ class NormFields(ctypes.Structure):
 
     @classmethod
     def of(cls, norm: NormParts | None) -> "NormFields":
-        """Where its weight lies; of none, no weight."""
+        """Where its weight lies; of none, no weight and no offset."""
         if norm is None:
             return cls()
-        bias = None if norm.bias is None else norm.bias.data_ptr()
-        return cls(norm.weight.data_ptr(), bias, norm.epsilon, norm.offset, norm.rounds, norm.centers)
+        weight, bias = (None if tensor is None else tensor.data_ptr() for tensor in (norm.weight, norm.bias))
+        return cls(weight, bias, norm.epsilon, norm.offset, norm.rounds, norm.centers)
 
 
 class Scales(ctypes.Structure):

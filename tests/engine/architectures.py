@@ -150,6 +150,7 @@ FAMILIES: dict[str, Family] = {
             "expert_ffn_hidden_size": 32,
         },
     ),
+    "mellum": Family("A", {**EXPERTS, "head_dim": 16}, since="5.24"),
     "ministral": Family("A", {"head_dim": 16, "sliding_window": 8}),
     "ministral3": Family("A", {"head_dim": 16}),
     "mistral": Family("A", {"sliding_window": 8}),

@@ -27,7 +27,7 @@ from tests.engine.conftest import build, generate, greedy, ids
 PROMPTS = [list(range(10, 40)), list(range(50, 57)), [7] * 90]
 PARAMS = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
 #: Plain, tied, with a table that is scaled, without any other parameter, with experts, of Conv1D, of recurrent states.
-TYPES = ["llama", "qwen3", "gemma2", "olmo", "qwen3_moe", "gpt2", "mamba"]
+TYPES = ["llama", "qwen3", "gemma2", "olmo", "helium", "qwen3_moe", "gpt2", "mamba"]
 
 pytestmark = pytest.mark.skipif(
     native.function("multiply", torch.float32) is None, reason="this processor has no products of ours"

@@ -5,7 +5,20 @@
 #include "numbers.h"
 
 // `CLAMPED_SWISH` has limits for what comes in, a slope for its gate, and lets one more through (gpt-oss).
-enum Activation : int64_t { SILU, GELU_TANH, CLAMPED_SWISH, GELU, RELU, RELU_SQUARED };
+enum Activation : int64_t { SILU, GELU_TANH, CLAMPED_SWISH, GELU, RELU, RELU_SQUARED, XIELU };
+
+// What a layer has learned of its xIELU (Huang and Schlag 2024): a parabola above 0, an exponential below, and a line in both. What
+// is above the `edge` counts as that where the exponential is computed.
+struct Xielu {
+    float above, below, line, edge;
+};
+
+template <typename T>
+float xielu(const Xielu& by, float x) {
+    const float power = rounded<T>(exponential_less_one(std::min(x, by.edge)));
+    const float above = rounded<T>(rounded<T>(by.above * x) * x), below = rounded<T>(rounded<T>(power - x) * by.below);
+    return (x > 0 ? above : below) + rounded<T>(by.line * x);
+}
 
 constexpr float LIMIT = 7.0f, SLOPE = 1.702f;
 
@@ -17,7 +30,7 @@ void gate(T* gates, const T* ups, int64_t begin, int64_t end, const Activate& ac
 
 // In the place of the gates, of which those from `begin` to `end` are. Without `ups` they are all.
 template <typename T>
-void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t end) {
+void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t end, const Xielu& by = {}) {
     if (activation == SILU)
         gate(gates, ups, begin, end, [](float x, float up) { return rounded<T>(silu(x)) * up; });
     else if (activation == GELU_TANH)
@@ -28,6 +41,8 @@ void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t 
         gate(gates, ups, begin, end, [](float x, float up) { return std::max(x, 0.0f) * up; });
     else if (activation == RELU_SQUARED)
         gate(gates, ups, begin, end, [](float x, float up) { return rounded<T>(std::max(x, 0.0f) * std::max(x, 0.0f)) * up; });
+    else if (activation == XIELU)
+        gate(gates, ups, begin, end, [&](float x, float up) { return rounded<T>(xielu<T>(by, x)) * up; });
     else
         gate(gates, ups, begin, end, [](float x, float up) {
             const float open = std::min(x, LIMIT), through = std::min(std::max(up, -LIMIT), LIMIT);

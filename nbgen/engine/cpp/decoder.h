@@ -21,15 +21,18 @@ struct SparseFeed {
 };
 
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries, keys and values: of each
-// head, or those of queries and keys of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a
-// position from `turn` on. What is made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes
-// of each head what opens its result behind its query; where it is `joined`, the head's key and value. Without `up`, `gate` is all
-// that a feed-forward opens. Where that runs `beside_attention`, its norm is of what goes into the layer, or none where it takes
-// what attention does. A `recurrence` stands in place of attention. Where there are experts (`sparse`), they are what stands in
-// place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much as the one output of `beside` says,
-// or the same as the experts'. Without a `key` a layer attends to what another has in the cache; without a `value`, values are
-// keys before their norm. Where it has inputs of a row's own, which begin at `first_given`, `given_gate` opens them and
-// `given_output` makes of them what is added. What a layer `leaves` is multiplied by that.
+// head, for `each_head` perhaps by weights of its own, or those of queries and keys of `all_heads` together. Of each head the first
+// `turned` numbers are turned, by those of a position from `turn` on. That may come before their norms (`turned_first`). What is
+// made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its
+// result behind its query; where so many heads are `joined`, their queries, keys and values are made one behind the other, or
+// values before keys (`values_first`). Queries are multiplied by what stands at `stretch` among a position's cosines, if that is
+// not 0. Without `up`, `gate` is all that a feed-forward opens. Where that runs `beside_attention`, its norm is of what goes into
+// the layer, or none where it takes what attention does. A `recurrence` stands in place of attention. Where there are experts
+// (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much
+// as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends to what another has in the
+// cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which begin at `first_given`,
+// `given_gate` opens them and `given_output` makes of them what is added. What a layer `leaves` is multiplied by that. No query,
+// key or value is beyond `clip`, if that is not 0.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm, value_norm, given_norm;
@@ -39,13 +42,14 @@ struct DecoderLayer {
     T* values;
     const Batch* batch;
     Activation activation;
-    int64_t all_heads, turned, turn, rounds;
+    Xielu xielu;
+    int64_t all_heads, each_head, turned_first, turned, turn, rounds;
     Turns turns;
-    int64_t opened, joined, beside_attention;
+    int64_t opened, joined, values_first, stretch, beside_attention;
     const Recurrence<T>* recurrence;
     const SparseFeed<T>* sparse;
     int64_t first_given;
-    float leaves;
+    float leaves, clip;
 
     int64_t width() const { return output.outputs; }
     bool brings() const { return recurrence || joined || key.outputs; }  // keys, or states

@@ -4,24 +4,14 @@
 
 #pragma once
 
-#include <array>
 #include <initializer_list>
 #include <utility>
 
-#include "decoder.h"
+#include "heads.h"
 #include "part_timer.h"
 #include "products.h"
 
 #define LAYERS
-
-template <typename T>
-void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
-    const auto ways = layer.rounds ? std::array{&turn<true, false, T>, &turn<true, true, T>}
-                                   : std::array{&turn<false, false, T>, &turn<false, true, T>};
-    const int64_t later = layer.turns == HALVES ? layer.turned / 2 : 0;
-    ways[layer.turns == PAIRS](input, cosines, sines, layer.turned, later, output);
-    std::copy(input + layer.turned, input + layer.attention.dim, output + layer.turned);
-}
 
 // A member's way through the layers of a step, phase by phase.
 template <typename T>
@@ -168,7 +158,7 @@ class Walk {
     // All after attention, but that what comes last is still to be added.
     void close(const DecoderLayer<T>& layer) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
-        if (layer.beside_attention && layer.feed_norm.weight) normalize_all(layer.feed_norm, layer.width());
+        if (layer.beside_attention && layer.feed_norm) normalize_all(layer.feed_norm, layer.width());
         add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
         if (layer.gate.outputs) feed(layer, layer.sparse ? step_->attended : step_->projected);
         if (layer.sparse) mix(*layer.sparse, layer.width());
@@ -198,7 +188,7 @@ class Walk {
             T* own = hidden_ + row * width;
             T* more = step_->projected + row * width;
             if (was) {
-                if (was->weight) normalize_if(*was, more, width, more);
+                if (*was) normalize_if(*was, more, width, more);
                 scale_all(step_->scales.residual, more, width);
                 for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
                 scale_all(counts, own, width);
@@ -259,23 +249,30 @@ class Walk {
             const float *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
                 const int64_t own = row * heads + vector;
-                const int64_t of_head = 1 + layer.opened + 2 * layer.joined;
-                const T* made = (of_head > 1 ? step_->gates : step_->queries) + of_head * own * dim;
-                rotate(layer, normed(layer, layer.query_norm, made, work), cosines, sines, step_->queries + own * dim);
+                const T* made = layer.joined   ? joined(layer, row, vector, 0)
+                                : layer.opened ? step_->gates + 2 * own * dim
+                                               : step_->queries + own * dim;
+                normalize_and_rotate(layer, layer.query_norm, vector, made, cosines, sines, work.data(),
+                                     step_->queries + own * dim);
+                if (layer.stretch) scale_all(cosines[layer.stretch - layer.turn], step_->queries + own * dim, dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
-            const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
-            const T* value = layer.joined ? key + dim : layer.value.outputs ? step_->new_values + fresh : key;
-            rotate(layer, normed(layer, layer.key_norm, key, work), cosines, sines, layer.keys + cached);
+            const T* key = layer.joined ? joined(layer, row, head, 1 + layer.values_first) : step_->new_keys + fresh;
+            const T* value = layer.joined          ? joined(layer, row, head, 2 - layer.values_first)
+                             : layer.value.outputs ? step_->new_values + fresh
+                                                   : key;
+            normalize_and_rotate(layer, layer.key_norm, head, key, cosines, sines, work.data(), layer.keys + cached);
             normalize_if(layer.value_norm, value, dim, layer.values + cached);
+            clip(layer, layer.values + cached);
         });
     }
 
-    static const T* normed(const DecoderLayer<T>& layer, const Norm<T>& norm, const T* head, std::vector<T>& work) {
-        normalize_if(layer.all_heads ? Norm<T>{} : norm, head, layer.attention.dim, work.data());
-        return work.data();
+    // Of three that stand one behind the other for so many heads together, a head's part.
+    const T* joined(const DecoderLayer<T>& layer, int64_t row, int64_t head, int64_t part) const {
+        const int64_t together = layer.joined, first = 3 * (row * layer.attention.heads + head / together * together);
+        return step_->gates + (first + part * together + head % together) * layer.attention.dim;
     }
 
     void mix(const SparseFeed<T>& sparse, int64_t width) {
@@ -283,13 +280,13 @@ class Walk {
         const Experts<T>& experts = sparse.experts;
         Routes<T> routes = *step_->routes;
         routes.rows = step_->rows;
-        if (router.norm.weight) normalize_all(router.norm, width, router.scale);
+        if (router.norm) normalize_all(router.norm, width, router.scale);
         multiply_all({{&router.scores, step_->routing}}, step_->normed);
         member_.each(routes.rows, [&](int64_t row) {
             const int64_t first = row * router.each;
             route(router, step_->routing + row * experts.count, routes.chosen + first, routes.shares + first);
         });
-        if (sparse.input_norm.weight) normalize_all(sparse.input_norm, width);
+        if (sparse.input_norm) normalize_all(sparse.input_norm, width);
         Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
     }
 
@@ -298,8 +295,8 @@ class Walk {
         const int64_t width = layer.width();
         member_.each(step_->rows, [&](int64_t row) {
             T *own = step_->projected + row * width, *more = step_->attended + row * width;
-            if (sparse.mixed_norm.weight) normalize_if(sparse.mixed_norm, own, width, own);
-            if (sparse.beside_norm.weight) normalize_if(sparse.beside_norm, more, width, more);
+            if (sparse.mixed_norm) normalize_if(sparse.mixed_norm, own, width, own);
+            if (sparse.beside_norm) normalize_if(sparse.beside_norm, more, width, more);
             if (layer.beside.outputs) scale_all(share_beside(layer.beside, row), more, width);
             for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
         });
@@ -335,7 +332,8 @@ class Walk {
     void activate(const DecoderLayer<T>& layer, int64_t unit) {
         const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
         for (int64_t row = 0; row < step_->rows; row++)
-            ::gate(layer.activation, step_->gates + row * width, layer.up.outputs ? step_->ups + row * width : nullptr, begin, end);
+            ::gate(layer.activation, step_->gates + row * width, layer.up.outputs ? step_->ups + row * width : nullptr, begin, end,
+                   layer.xielu);
     }
 
     Team::Member& member_;

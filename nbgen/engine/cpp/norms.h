@@ -7,14 +7,17 @@
 
 #include "numbers.h"
 
-// None is a null weight. `offset` is what the weights have besides, and numbers are rounded before they are weighed if it
-// `rounds` them. One that `centers` takes the mean away first, and has a `bias` or null.
+// `offset` is what the weights have besides, or all that they are where these are null: without either there is no norm. Numbers
+// are rounded before they are weighed if it `rounds` them. One that `centers` takes the mean away first, and has a `bias` or null.
 template <typename T>
 struct Norm {
     const T* weight;
     const T* bias;
     float epsilon, offset;
     int64_t rounds, centers;
+
+    explicit operator bool() const { return weight || offset != 0.0f; }
+    float weighs(int64_t i) const { return offset + (weight ? widen(weight[i]) : 0.0f); }
 };
 
 template <typename T>
@@ -28,7 +31,7 @@ void center_and_normalize(const Norm<T>& norm, const T* input, int64_t width, T*
     const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
-        const float weighed = (widen(input[i]) - mean) * scale * (norm.offset + widen(norm.weight[i]));
+        const float weighed = (widen(input[i]) - mean) * scale * norm.weighs(i);
         narrow(weighed + (norm.bias ? widen(norm.bias[i]) : 0.0f), output + i);
     }
 }
@@ -41,20 +44,19 @@ void normalize(const Norm<T>& norm, const Given* input, int64_t width, T* output
     const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
     if (norm.rounds) {
 #pragma omp simd
-        for (int64_t i = 0; i < width; i++) narrow(widen(norm.weight[i]) * rounded<T>(widen(input[i]) * scale), output + i);
+        for (int64_t i = 0; i < width; i++) narrow(norm.weighs(i) * rounded<T>(widen(input[i]) * scale), output + i);
     } else {
 #pragma omp simd
-        for (int64_t i = 0; i < width; i++)
-            narrow(widen(input[i]) * scale * (norm.offset + widen(norm.weight[i])), output + i);
+        for (int64_t i = 0; i < width; i++) narrow(widen(input[i]) * scale * norm.weighs(i), output + i);
     }
 }
 
 // The same, of itself where there is no norm.
 template <typename T>
 void normalize_if(const Norm<T>& norm, const T* input, int64_t width, T* output) {
-    if (norm.weight && norm.centers)
+    if (norm && norm.centers)
         center_and_normalize(norm, input, width, output);
-    else if (norm.weight)
+    else if (norm)
         normalize(norm, input, width, output);
     else
         std::memcpy(output, input, width * sizeof(T));

@@ -54,6 +54,13 @@ inline float exponential(float x) {
     return series * scale;
 }
 
+// The same less one: near 0 its series, where a difference of numbers near 1 would keep few of its digits.
+inline float exponential_less_one(float x) {
+    float series = 1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720));
+    series = x * (1.0f + x * (0.5f + x * (1.0f / 6 + x * series)));
+    return x > -0.25f ? series : exponential(x) - 1.0f;
+}
+
 inline float logistic(float x) {
     float power = exponential(-std::abs(x));
     return (x < 0 ? power : 1.0f) / (1.0f + power);
