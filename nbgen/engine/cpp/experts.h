@@ -46,21 +46,24 @@ class Mixture {
         });
         each_panel(experts_.gates, routes_.gathered, [&](const Panel& panel, const Inputs<T>& inputs) {
             T *gates = routes_.gates + panel.first * within, *ups = routes_.ups + panel.first * within;
-            multiply(experts_.gates[panel.expert], inputs, gates, panel.begin, panel.end);
-            multiply(experts_.ups[panel.expert], inputs, ups, panel.begin, panel.end);
+            multiply(experts_.gates[panel.expert], inputs, gates, panel.cut);
+            multiply(experts_.ups[panel.expert], inputs, ups, panel.cut);
             for (int64_t at = 0; at < inputs.rows * within; at += within)
-                gate(experts_.activation, gates + at, ups + at, panel.begin, panel.end);
+                panel.cut.each([&](int64_t begin, int64_t end) {
+                    gate(experts_.activation, gates + at, ups + at, begin, end);
+                });
         });
         each_panel(experts_.downs, routes_.gates, [&](const Panel& panel, const Inputs<T>& inputs) {
-            multiply(experts_.downs[panel.expert], inputs, routes_.made + panel.first * width, panel.begin, panel.end);
+            multiply(experts_.downs[panel.expert], inputs, routes_.made + panel.first * width, panel.cut);
         });
         member_.each(routes_.rows, [&](int64_t row) { add_up(row, width, output + row * width); });
     }
 
   private:
-    // The outputs `begin` to `end` of an expert, whose rows are those of all from the `first` on.
+    // Outputs of an expert, whose rows are those of all from the `first` on.
     struct Panel {
-        int64_t expert, first, begin, end;
+        int64_t expert, first;
+        Cut cut;
     };
 
     // Choices by expert, and those of one expert in the order of their rows.
@@ -86,17 +89,18 @@ class Mixture {
     template <typename Work>
     void each_panel(const Linear<T>* linears, const T* input, const Work& work) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const int64_t cuts = panels(*linears), outputs = linears->outputs;
+        const int64_t units = cuts(linears->outputs, PANEL);
         const int64_t most = std::min(experts_.count, routes_.rows * routes_.each);
         int64_t last = -1;
         std::optional<Inputs<T>> inputs;
-        member_.each(most * cuts, [&](int64_t unit) {
-            if (unit / cuts >= routes_.used[0]) return;
-            const int64_t expert = routes_.used[1 + unit / cuts], begin = unit % cuts * PANEL;
+        member_.each(most * units, [&](int64_t unit) {
+            if (unit / units >= routes_.used[0]) return;
+            const int64_t expert = routes_.used[1 + unit / units];
             const int64_t first = expert ? routes_.ends[expert - 1] : 0;
             if (expert != std::exchange(last, expert))
                 inputs.emplace(routes_.ends[expert] - first, input + first * linears->inputs, linears[expert]);
-            work(Panel{expert, first, begin, std::min(outputs, begin + PANEL)}, *inputs);
+            if (unit % units < inputs->units(linears[expert]))
+                work(Panel{expert, first, inputs->cut(linears[expert], unit % units)}, *inputs);
         });
     }
 

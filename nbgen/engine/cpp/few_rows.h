@@ -1,4 +1,4 @@
-// A few rows by a layer's weights, whatever they are kept as, which are read once as they lie in memory.
+// A few rows by a layer's weights, whatever they are kept as, which are read once, mostly in four places of memory at a time.
 //
 // Sums are those of `strips.h`, to the bit.
 
@@ -6,11 +6,18 @@
 
 #include <unistd.h>
 
+#include "cut.h"
 #include "strips.h"
 
-constexpr int64_t LINE = 64;        // bytes of memory that come together
-constexpr int64_t DISTANCE = 8192;  // bytes ahead of their products that numbers are fetched
-constexpr int FURTHER = 8;          // outputs ahead that rounded weights are fetched
+constexpr int64_t LINE = 64;  // bytes of memory that come together
+
+// Rows whose sums by four outputs do not fit into registers, where those by two do: these outputs are side by side.
+constexpr bool in_pairs(int64_t rows) { return rows == ROWS + 1 || rows == ROWS + 2; }
+
+// Bytes ahead of their products that weights are fetched for `R` rows: what a processor does ahead by itself is the less of them
+// the more rows there are.
+template <int R>
+constexpr int64_t DISTANCE = in_pairs(R) ? 8192 : 1024 * std::min(R, 3);
 
 // Rows that are few for weights of this kind: those of 16 and 8 bits are widened quickly.
 template <typename Kind>
@@ -28,92 +35,108 @@ inline int64_t bytes_near() {
     return cache * 3 / 4;
 }
 
-// Whether rows are read as here. Weights as they are meet all rows output by output, at most two at a time: rows too long to
-// stay near for that are shared by four outputs elsewhere.
+// Whether rows are read as here: weights as they are, by rows that stay near, or mostly so where they meet four outputs at once.
 template <typename Kind, typename T>
 inline bool are_few(const Linear<T>& linear, int64_t rows) {
-    if (rows > FEW<Kind>) return false;
-    return !IS_PLAIN<Kind> || rows * linear.inputs * static_cast<int64_t>(sizeof(T)) <= bytes_near();
+    if (!rows || rows > FEW<Kind>) return false;
+    const int64_t bytes = rows * linear.inputs * static_cast<int64_t>(sizeof(T));
+    return !IS_PLAIN<Kind> || bytes <= (rows > ROWS ? 1 : 2) * bytes_near();
 }
 
-// To the sums of `R` rows by the `N` outputs from `n` on what one part from the input `k` on adds.
+// To the sums of `R` rows by the `N` outputs `apart` from each other what one part from the input `k` on adds.
 template <typename Kind, int R, int N, typename T>
-[[gnu::always_inline]] inline void add_part(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, const T* input,
-                                            int64_t k, int64_t part) {
+[[gnu::always_inline]] inline void add_part(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
+                                            const T* input, int64_t k, int64_t part) {
     const T* at = input + k + part * STEP<T>;
     Numbers<T> weights[N];
 #pragma GCC unroll 8
-    for (int a = 0; a < N; a++) weights[a] = Kind(linear, n + a).read(k, part);
+    for (int a = 0; a < N; a++) weights[a] = Kind(linear, n + a * apart).read(k, part);
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
         for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * linear.inputs, weights[a]);
 }
 
-// What is needed later is fetched, while few rows are at the input `k` of the output `n`.
-template <typename Kind, typename T>
+// What an output's piece needs later is fetched, while `R` rows are at the input `k`.
+template <typename Kind, int R, typename T>
 [[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k) {
-    if constexpr (IS_PLAIN<Kind>) {
-        fetch_line(Kind(linear, n).bytes(k) + DISTANCE);
-    } else {
-        const Kind later(linear, n + FURTHER);
-        fetch_line(later.bytes(k));
-        if constexpr (Kind::BITS == 4)
-            if (k % (LINE / decltype(later.levels)::BYTES * GROUP) == 0) fetch_line(later.levels.at(k / GROUP));
-    }
+    const Kind own(linear, n);
+    fetch_line(own.bytes(k) + DISTANCE<R>);
+    if constexpr (Kind::BITS == 4)
+        if (k % (LINE / decltype(own.levels)::BYTES * GROUP) == 0)
+            fetch_line(own.levels.at(k / GROUP + DISTANCE<R> * 8 / Kind::BITS / GROUP));
 }
 
 // The same for all inputs, a line of memory of each output at a time.
 template <typename Kind, bool FETCHES, int R, int N, typename T>
-[[gnu::always_inline]] inline void add_all(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, const T* input) {
+[[gnu::always_inline]] inline void add_all(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
+                                           const T* input) {
     constexpr int64_t PARTS = std::max<int64_t>(1, 8 * LINE / Kind::BITS / STEP<T>), WHOLE = PARTS * STEP<T>;
     const int64_t whole = PARTS > 1 ? linear.inputs / WHOLE * WHOLE : linear.inputs;
     for (int64_t k = 0; k < whole; k += WHOLE) {
         if constexpr (FETCHES)
 #pragma GCC unroll 8
-            for (int a = 0; a < N; a++) fetch_later<Kind>(linear, n + a, k);
-        add_part<Kind>(sums, linear, n, input, k, 0);
+            for (int a = 0; a < N; a++) fetch_later<Kind, R>(linear, n + a * apart, k);
+        add_part<Kind>(sums, linear, n, apart, input, k, 0);
         if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
 #pragma GCC unroll 16
-            for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, input, k, part);
+            for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, apart, input, k, part);
     }
     if constexpr (PARTS > 1)
         for (int64_t part = 0; whole + part * STEP<T> < linear.inputs; part++)
-            add_part<Kind>(sums, linear, n, input, whole, part);
+            add_part<Kind>(sums, linear, n, apart, input, whole, part);
 }
 
-// `R` rows of `input` by the outputs from `n` on. Where numbers are read for this alone they come from memory in the order in
-// which they lie there, which is how processors fetch ahead best. Others are made in registers, once for each strip of rows.
+// `R` rows of `input` by four outputs of each piece, which are `apart`, from `n` on. Rounded weights become numbers in registers,
+// once for each strip of rows.
 template <typename Kind, int R, bool FETCHES, typename T>
-inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_t n) {
-    if constexpr (!IS_PLAIN<Kind> && R > ROWS + 2) {
+inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t apart) {
+    if constexpr (R > ROWS + 2) {
         constexpr int STRIPS = (R + ROWS - 1) / ROWS, FIRST = (R + STRIPS - 1) / STRIPS;
-        read_once<Kind, FIRST, FETCHES>(linear, input, output, n);
-        read_once<Kind, R - FIRST, false>(linear, input + FIRST * linear.inputs, output + FIRST * linear.outputs, n);
+        read_once<Kind, FIRST, FETCHES>(linear, input, output, n, apart);
+        read_once<Kind, R - FIRST, false>(linear, input + FIRST * linear.inputs, output + FIRST * linear.outputs, n, apart);
     } else {
-        constexpr int N = R > ROWS ? 2 : IS_PLAIN<Kind> ? 1 : FEWEST;
-        Floats sums[R][FEWEST];
+        Floats sums[PIECES][R][FEWEST];
 #pragma GCC unroll 8
-        for (int j = 0; j < FEWEST; j += N) {
-            Floats own[R][N] = {};
-            add_all<Kind, FETCHES>(own, linear, n + j, input);
+        for (int j = 0; j < FEWEST; j++) {
+            Floats own[R][PIECES] = {};
+            add_all<Kind, FETCHES>(own, linear, n + j, apart, input);
 #pragma GCC unroll 8
             for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
-                for (int a = 0; a < N; a++) sums[i][j + a] = own[i][a];
+                for (int a = 0; a < PIECES; a++) sums[a][i][j] = own[i][a];
         }
-        finish(linear, sums, output, n);
+#pragma GCC unroll 8
+        for (int a = 0; a < PIECES; a++) finish(linear, sums[a], output, n + a * apart);
     }
 }
 
-// The same for the outputs `begin` to `end`.
+// `R` rows of `input` by the four outputs from `n` on.
 template <typename Kind, int R, typename T>
-void read_all_once(const Linear<T>& linear, const T* input, T* output, int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; n += FEWEST) read_once<Kind, R, true>(linear, input, output, n);
+inline void read_pairs(const Linear<T>& linear, const T* input, T* output, int64_t n) {
+    Floats sums[R][FEWEST];
+#pragma GCC unroll 8
+    for (int j = 0; j < FEWEST; j += 2) {
+        Floats own[R][2] = {};
+        add_all<Kind, true>(own, linear, n + j, 1, input);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) sums[i][j] = own[i][0], sums[i][j + 1] = own[i][1];
+    }
+    finish(linear, sums, output, n);
+}
+
+// `R` rows by the outputs of a cut, which has pieces unless they are `in_pairs`.
+template <typename Kind, int R, typename T>
+void read_cut(const Linear<T>& linear, const T* input, T* output, const Cut& cut) {
+    for (int64_t n = cut.begin; n < cut.begin + cut.width; n += FEWEST)
+        if constexpr (in_pairs(R))
+            read_pairs<Kind, R>(linear, input, output, n);
+        else
+            read_once<Kind, R, true>(linear, input, output, n, cut.apart);
 }
 
 // The same for one row, two rows, and so on: functions of their own, whose loops compilers take to be worth their while.
 template <typename Kind, typename T, std::size_t... R>
 constexpr auto for_few(std::index_sequence<R...>) {
-    return std::array{&read_all_once<Kind, R + 1, T>...};
+    return std::array{&read_cut<Kind, R + 1, T>...};
 }

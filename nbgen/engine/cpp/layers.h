@@ -75,11 +75,13 @@ class Walk {
     void score(const Linear<T>& head) {
         const PartTimer timer(member_, LINEAR_LAYERS);
         const Inputs<T> inputs(step_->rows, step_->normed, head);
-        member_.each(panels(head), [&](int64_t unit) {
-            const int64_t begin = unit * PANEL, end = std::min(head.outputs, begin + PANEL);
-            multiply(head, inputs, step_->rounded_scores, begin, end);
-            for (int64_t first = begin; first < step_->rows * head.outputs; first += head.outputs)
-                finish_scores(step_->scales, step_->rounded_scores, first, first + end - begin, step_->scores);
+        member_.each(inputs.units(head), [&](int64_t unit) {
+            const Cut cut = inputs.cut(head, unit);
+            multiply(head, inputs, step_->rounded_scores, cut);
+            for (int64_t at = 0; at < step_->rows * head.outputs; at += head.outputs)
+                cut.each([&](int64_t begin, int64_t end) {
+                    finish_scores(step_->scales, step_->rounded_scores, at + begin, at + end, step_->scores);
+                });
         });
     }
 
@@ -315,25 +317,28 @@ class Walk {
             Parts made = {{&layer.gate, step_->gates}};
             if (layer.up.outputs) made.push_back({&layer.up, step_->ups});
             multiply_all(made, step_->normed);
-            member_.each(panels(layer.gate), [&](int64_t unit) { activate(layer, unit); });
+            const int64_t width = layer.gate.outputs;
+            member_.each(cuts(width, PANEL), [&](int64_t unit) { activate(layer, side_by_side(width, unit, PANEL)); });
         } else {
             const PartTimer timer(member_, LINEAR_LAYERS);
             const Inputs<T> inputs(step_->rows, step_->normed, layer.gate);
-            member_.each(panels(layer.gate), [&](int64_t unit) {
-                const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);
-                multiply(layer.gate, inputs, step_->gates, begin, end);
-                if (layer.up.outputs) multiply(layer.up, inputs, step_->ups, begin, end);
-                activate(layer, unit);
+            member_.each(inputs.units(layer.gate), [&](int64_t unit) {
+                const Cut cut = inputs.cut(layer.gate, unit);
+                multiply(layer.gate, inputs, step_->gates, cut);
+                if (layer.up.outputs) multiply(layer.up, inputs, step_->ups, cut);
+                activate(layer, cut);
             });
         }
         multiply_all({{&layer.down, output}}, step_->gates);
     }
 
-    void activate(const DecoderLayer<T>& layer, int64_t unit) {
-        const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
-        for (int64_t row = 0; row < step_->rows; row++)
-            ::gate(layer.activation, step_->gates + row * width, layer.up.outputs ? step_->ups + row * width : nullptr, begin, end,
-                   layer.xielu);
+    void activate(const DecoderLayer<T>& layer, const Cut& cut) {
+        const int64_t width = layer.gate.outputs;
+        for (int64_t at = 0; at < step_->rows * width; at += width)
+            cut.each([&](int64_t begin, int64_t end) {
+                T *gates = step_->gates + at, *ups = layer.up.outputs ? step_->ups + at : nullptr;
+                ::gate(layer.activation, gates, ups, begin, end, layer.xielu);
+            });
     }
 
     Team::Member& member_;

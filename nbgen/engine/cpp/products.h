@@ -12,6 +12,25 @@
 #include "team.h"
 #include "tiles.h"
 
+// Stands for a type of weights.
+template <typename Kind>
+struct Of {
+    using Weights = Kind;
+};
+
+// What `work` makes of what the layer's weights are kept as.
+template <typename T, typename Work>
+auto by_kind(const Linear<T>& linear, const Work& work) {
+    if constexpr (std::is_same_v<T, float>) {
+        if (linear.bfloat16) return work(Of<Halves<Bfloat16>>());
+        if (linear.float16) return work(Of<Halves<Float16>>());
+    }
+    if (linear.steps) return work(Of<Nibbles<T, Steps>>());
+    if (linear.exponents) return work(Of<Nibbles<T, Powers>>());
+    if (linear.integers) return work(Of<Integers<T>>());
+    return work(Of<Plain<T>>());
+}
+
 // Rows that products read, for as long as one thread computes these.
 template <typename T>
 class Inputs {
@@ -24,6 +43,19 @@ class Inputs {
                 packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
             }
 #endif
+    }
+
+    // Units that the layer's outputs are cut into.
+    int64_t units(const Linear<T>& linear) const { return cuts(linear.outputs, pieces(linear) ? PIECES * PIECE : PANEL); }
+
+    // The outputs of one of them.
+    Cut cut(const Linear<T>& linear, int64_t unit) const {
+        return pieces(linear) ? in_pieces(linear.outputs, unit) : side_by_side(linear.outputs, unit, PANEL);
+    }
+
+    // Whether they are few for these weights, and the cut is one for them.
+    bool few(const Linear<T>& linear, const Cut& cut) const {
+        return !in_tiles() && (in_pairs(rows) ? cut.width % FEWEST == 0 : cut.pieces == PIECES) && few(linear);
     }
 
     // Whether the outputs `begin` to `end` were made in tiles.
@@ -44,24 +76,25 @@ class Inputs {
     const T* numbers;
 
   private:
+    bool pieces(const Linear<T>& linear) const { return !in_tiles() && !in_pairs(rows) && few(linear); }
+
+    bool few(const Linear<T>& linear) const {
+        return by_kind(linear, [&](auto kind) { return are_few<typename decltype(kind)::Weights>(linear, rows); });
+    }
+
+    bool in_tiles() const {
+#ifdef TILES
+        return packed_ != nullptr;
+#else
+        return false;
+#endif
+    }
+
 #ifdef TILES
     std::optional<OpenTiles> open_;
     const T* packed_ = nullptr;
 #endif
 };
-
-// Rounded weights become numbers once for all rows, unless these are few; others lie well enough as they are for more rows.
-template <typename Kind, typename T>
-void multiply_by(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
-    static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
-    if (!rows) return;
-    if (are_few<Kind>(linear, rows))
-        few[rows - 1](linear, input, output, begin, end);
-    else if (rows <= MANY && IS_PLAIN<Kind>)
-        multiply_in_strips(linear, rows, input, output, begin, end);
-    else
-        multiply_by_panel<Kind>(linear, rows, input, output, begin, end);
-}
 
 // The weights of one output, of a layer that is not rounded.
 template <typename T>
@@ -94,32 +127,35 @@ void multiply_rest(const Linear<T>& linear, int64_t rows, const T* input, T* out
     }
 }
 
+// A panel of outputs at most. Rounded weights become numbers once for all rows; others lie well enough as they are for more rows.
 template <typename T>
-void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
+void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
     if (const int64_t rest = (end - begin) % FEWEST) {
         multiply_rest(linear, inputs.rows, inputs.numbers, output, end - rest, end);
         end -= rest;
     }
-    if constexpr (std::is_same_v<T, float>) {
-        if (linear.bfloat16)
-            return multiply_by<Halves<Bfloat16>>(linear, inputs.rows, inputs.numbers, output, begin, end);
-        if (linear.float16)
-            return multiply_by<Halves<Float16>>(linear, inputs.rows, inputs.numbers, output, begin, end);
-    }
-    if (linear.steps)
-        multiply_by<Nibbles<T, Steps>>(linear, inputs.rows, inputs.numbers, output, begin, end);
-    else if (linear.exponents)
-        multiply_by<Nibbles<T, Powers>>(linear, inputs.rows, inputs.numbers, output, begin, end);
-    else if (linear.integers)
-        multiply_by<Integers<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
-    else
-        multiply_by<Plain<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
+    by_kind(linear, [&](auto kind) {
+        using Kind = typename decltype(kind)::Weights;
+        if (inputs.rows <= MANY && IS_PLAIN<Kind>)
+            multiply_in_strips(linear, inputs.rows, inputs.numbers, output, begin, end);
+        else
+            multiply_by_panel<Kind>(linear, inputs.rows, inputs.numbers, output, begin, end);
+    });
 }
 
 template <typename T>
-int64_t panels(const Linear<T>& linear) {
-    return (linear.outputs + PANEL - 1) / PANEL;
+void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const Cut& cut) {
+    if (!inputs.rows) return;
+    if (!inputs.few(linear, cut))
+        return cut.each([&](int64_t begin, int64_t end) {
+            for (; begin < end; begin += PANEL) multiply_panel(linear, inputs, output, begin, std::min(end, begin + PANEL));
+        });
+    by_kind(linear, [&](auto kind) {
+        using Kind = typename decltype(kind)::Weights;
+        static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
+        few[inputs.rows - 1](linear, inputs.numbers, output, cut);
+    });
 }
 
 // Linear layers over the same rows, cut into units for a team.
@@ -133,17 +169,13 @@ class Products {
 
     Products(std::vector<Part> parts, int64_t rows, const T* input)
         : parts_(parts), inputs_(rows, input, *parts[0].linear) {
-        for (const Part& part : parts_) units += panels(*part.linear);
+        for (const Part& part : parts_) units += inputs_.units(*part.linear);
     }
 
     void operator()(int64_t unit) const {
         for (const Part& part : parts_) {
-            const int64_t own = panels(*part.linear);
-            if (unit < own) {
-                const int64_t end = std::min(part.linear->outputs, (unit + 1) * PANEL);
-                multiply(*part.linear, inputs_, part.output, unit * PANEL, end);
-                return;
-            }
+            const int64_t own = inputs_.units(*part.linear);
+            if (unit < own) return multiply(*part.linear, inputs_, part.output, inputs_.cut(*part.linear, unit));
             unit -= own;
         }
     }

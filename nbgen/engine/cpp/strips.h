@@ -8,11 +8,11 @@
 #include <array>
 #include <utility>
 
+#include "cut.h"
 #include "weights.h"
 
 constexpr int FEWEST = 4;      // outputs of a tile of many rows
 constexpr int MOST = 8;        // and of one or two
-constexpr int64_t PANEL = 32;  // outputs whose weights stay in the second-level cache while all rows go by
 
 // What a tile fetches for later meanwhile: from `first` on, while it is at the inputs `from` to `to`.
 struct Ahead {
