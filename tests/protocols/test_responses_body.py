@@ -69,6 +69,8 @@ def test_the_options_are_a_chats() -> None:
     assert response(top_logprobs=2).call.requests[0].logprobs == LogprobOptions(top=2, text=True)
     format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     assert response(text={"format": format}).call.requests[0].params.grammar == ("json_schema", '{"type": "object"}')
+    loose = response(text={"format": {**format, "strict": False}}).call.requests[0].params.json_schema
+    assert loose == '{"type": "object", "x-guidance": {"lenient": true}}'
     unset = response(text={"format": None, "verbosity": None}, logprobs=False, messages=None)
     assert (unset.body.text.format.type, unset.call.requests[0].logprobs) == ("text", None)
     own = response(text={"verbosity": "high"}, chat_template_kwargs={"verbosity": "low"}).call.requests[0]
