@@ -131,6 +131,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
         ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
+        ({"tools": [TOOLS[0], {"type": "web_search"}]}, "tools[1].type", "'web_search' is not supported: there"),
         ({"truncation": "middle"}, "truncation", "'middle'"),
         ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
         ({"messages": [{"role": "user", "content": "x"}]}, "messages", "here it is input"),
