@@ -1,4 +1,4 @@
-"""Dates and times that match are those that there are."""
+"""Dates, times and durations that match are those that there are."""
 
 import datetime
 import re
@@ -34,3 +34,13 @@ def test_what_a_clock_shows_is_a_time(text: str) -> None:
 def test_nothing_else_is(text: str) -> None:
     for format, whole in (("time", text), ("date-time", f"2024-02-29T{text}")):
         assert not re.search(OF_FORMATS[format], whole)
+
+
+@pytest.mark.parametrize("text", ["P1D", "PT20H", "P3W", "P1Y2M10DT2H30M1S", "P2M1D", "PT5M", "P123456DT1S"])
+def test_a_duration_counts_its_units(text: str) -> None:
+    assert re.search(OF_FORMATS["duration"], text)
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "P1DT", "1D", "P1D2M", "PT1H1S", "P1W1D", "P1", "P-1D", "P1234567D"])
+def test_what_counts_none_or_in_another_order_is_no_duration(text: str) -> None:
+    assert not re.search(OF_FORMATS["duration"], text)

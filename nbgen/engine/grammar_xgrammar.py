@@ -168,7 +168,8 @@ def _written(schema: Any) -> dict[str, Any]:
 def _prepared(schema: Any) -> Any:
     """All that is enforced, lengths and dates as patterns.
 
-    xgrammar's own count lets control characters and half pairs in, its own dates the 31st of February.
+    xgrammar's own count lets control characters and half pairs in, its own dates the 31st of February, its durations
+    digits without end.
     """
     if spaced(schema):  # which it would take for a reason to keep an object empty
         schema = {name: value for name, value in schema.items() if name not in SPACED}

@@ -263,6 +263,7 @@ def test_dates_are_those_that_there_are() -> None:
         ("date", "2024-02-29", "2023-02-29"),
         ("time", "23:59:59.5Z", "23:59:60Z"),
         ("date-time", "2023-04-30T10:00:00+02:00", "2023-04-31T10:00:00+02:00"),
+        ("duration", "P1Y2M3DT4H5M6S", "P1234567D"),
     ):
         schema = {"type": ["string", "null"], "format": format}
         assert takes(schema, good)
