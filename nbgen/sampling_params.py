@@ -42,8 +42,12 @@ STRING_FORMATS = frozenset(
     }
 )
 
-#: In a JSON schema, in words of llguidance's: its JSON is as Python writes it, no white space is the model's choice.
-SPACED = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+#: Where a JSON schema says, in words of llguidance's, how answers follow it.
+GUIDANCE = "x-guidance"
+#: … its JSON is as Python writes it, no white space is the model's choice.
+SPACED = {GUIDANCE: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+#: … as far as they can be held to it.
+LENIENT = "lenient"
 
 #: What applies when neither the request nor the model's `generation_config.json` says otherwise.
 MODEL_DEFAULTS: dict[str, float | int] = {

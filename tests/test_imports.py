@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "nbgen"
 MESSAGES = {"messages", "engine_state", "pieces", "commands", "tensor_messages", "frames"}
 SHARED = MESSAGES | {
     "sampling_params",
+    "date_patterns",
     "engine_config",
     "errors",
     "model_files",

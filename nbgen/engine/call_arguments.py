@@ -14,7 +14,7 @@ import msgspec
 from nbgen.engine.argument_grammar import STYLE, python_arguments
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_limits import parsed
-from nbgen.engine.loose_schema import can_be_enforced, loosened
+from nbgen.engine.loose_schema import as_far_as_can_be
 from nbgen.engine.structural_tag import Format
 from nbgen.engine.xgrammar_schema import enforceable
 
@@ -66,7 +66,7 @@ def _of_function(part: dict[str, Any]) -> Format:
     told, schema = _read(part)
     if told.strict:
         _check_strict(told.function, schema)
-    parameters = schema if told.strict else _as_far_as_can_be(schema)
+    parameters = schema if told.strict else as_far_as_can_be(schema)
     if told.style != STYLE:
         style = {} if told.style == "json" else {"style": told.style}
         return {"type": "json_schema", "json_schema": parameters or {"type": "object"}, **style}
@@ -94,10 +94,3 @@ def _check_strict(name: str, parameters: Any) -> None:
     except GrammarError as error:
         words = f"the parameters of the strict function {name!r} cannot be enforced: {error}"
         raise GrammarError(words, field="tools") from None
-
-
-def _as_far_as_can_be(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema, or as much of it as can be enforced; None where that is no matter of single keywords."""
-    if can_be_enforced(schema):
-        return schema
-    return loose if can_be_enforced(loose := loosened(schema)) else None

@@ -18,6 +18,7 @@ from nbgen.engine.call_arguments import worked_out
 from nbgen.engine.grammar import Backend, Grammar, GrammarError
 from nbgen.engine.grammar_limits import check
 from nbgen.engine.light_imports import import_lightly
+from nbgen.engine.loose_schema import as_told
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.worker_channel import Pipes, limit_memory
 from nbgen.engine.worker_process import Started
@@ -75,7 +76,7 @@ def _silence_libraries() -> None:
 
 def _compile(backend: Backend, grammar: Grammar) -> Answer:
     try:
-        check(grammar := worked_out(grammar))
+        check(grammar := as_told(worked_out(grammar)))
         return Answer(compiled=backend.compile(grammar))
     except GrammarError as error:
         return Answer(error=str(error), field=error.field)

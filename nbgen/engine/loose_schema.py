@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_limits import IGNORED, inside, is_path
-from nbgen.engine.schema_keywords import COUNTS, may_be
+from nbgen.engine.grammar import Grammar, GrammarError
+from nbgen.engine.grammar_limits import IGNORED, inside, is_path, parsed, schemas
+from nbgen.engine.schema_keywords import COUNTS, check_keywords, may_be
+from nbgen.engine.structural_tag import parts
 from nbgen.engine.xgrammar_schema import enforceable
+from nbgen.sampling_params import GUIDANCE, LENIENT
 
 #: What a string can be held to: the first of these rows that is there.
 OF_STRINGS = (("pattern",), ("format",), ("minLength", "maxLength"))
@@ -18,6 +21,39 @@ BESIDE = {
     **dict.fromkeys(("properties", "patternProperties"), ("additionalProperties", "unevaluatedProperties")),
     **dict.fromkeys(("items", "prefixItems"), ("items", "additionalItems", "unevaluatedItems")),
 }
+
+
+def as_told(grammar: Grammar) -> Grammar:
+    """The grammar with its lenient schemas as far as answers can be held to them. Raises GrammarError."""
+    if LENIENT not in grammar.text or grammar.kind not in ("json_schema", "structural_tag"):
+        return grammar
+    found = parsed(grammar)
+    if grammar.kind == "json_schema":
+        return grammar._replace(text=json.dumps(_as_told(found)))
+    for part in parts(found):
+        if "json_schema" in part:
+            part["json_schema"] = _as_told(part["json_schema"])
+    return grammar._replace(text=json.dumps(found, ensure_ascii=False))
+
+
+def _as_told(schema: Any) -> Any:
+    """A lenient schema, loosened; whole where that does not help, to be refused by what is wrong with it."""
+    said = schema.get(GUIDANCE) if isinstance(schema, dict) else None
+    if not isinstance(said, dict) or said.get(LENIENT) is not True:
+        return schema
+    kept = {name: value for name, value in said.items() if name != LENIENT}
+    rest = {name: value for name, value in schema.items() if name != GUIDANCE} | ({GUIDANCE: kept} if kept else {})
+    for node in schemas(rest):
+        check_keywords(node)
+    loose = as_far_as_can_be(rest)
+    return rest if loose is None else loose
+
+
+def as_far_as_can_be(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema, or as much of it as can be enforced; None where that is no matter of single keywords."""
+    if can_be_enforced(schema):
+        return schema
+    return loose if can_be_enforced(loose := loosened(schema)) else None
 
 
 def loosened(schema: Any) -> Any:

@@ -12,16 +12,11 @@ from typing import Any
 
 from msgspec import inspect
 
-_TO_28, _TO_30, _TO_31 = (f"(0[1-9]|1[0-9]|2[0-{last}]{more})" for last, more in ((8, ""), (9, "|30"), (9, "|3[01]")))
-_LEAP_YEAR = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([13579][26]|[2468][048])00)"
-_MONTH = f"((0[13578]|1[02])-{_TO_31}|(0[469]|11)-{_TO_30}|02-{_TO_28})"
-_DAY = f"([1-9][0-9]{{3}}-{_MONTH}|{_LEAP_YEAR}-02-29)"
-#: Not `(\.[0-9]{1,6})?`, which xgrammar takes for digits that need no point.
-_FRACTION = r"(\.[0-9]{0,5}[0-9])?"
-_CLOCK = f"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}"
+from nbgen.date_patterns import CLOCK, DAY, FRACTION, ZONE
+
 #: Whether a time has a zone.
-_ZONE = {None: "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?", True: "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])", False: ""}
-_SECONDS = f"[0-9]{{1,6}}{_FRACTION}S"
+_ZONE = {None: f"{ZONE}?", True: ZONE, False: ""}
+_SECONDS = f"[0-9]{{1,6}}{FRACTION}S"
 _MINUTES = f"[0-9]{{1,6}}M({_SECONDS})?"
 _HOURS = f"([0-9]{{1,6}}H({_MINUTES}|{_SECONDS})?|{_MINUTES}|{_SECONDS})"
 DURATION = f"^-?P([0-9]{{1,6}}D(T{_HOURS})?|T{_HOURS})$"
@@ -74,11 +69,11 @@ def _inside(node: Mapping[str, Any], kind: Any) -> list[tuple[Any, Any]]:
 def _pattern(kind: Any) -> str | None:
     """What a text of this type looks like, as far as msgspec reads it; None where its schema says so."""
     if isinstance(kind, inspect.DateTimeType):
-        return f"^{_DAY}T{_CLOCK}{_ZONE[kind.tz]}$"
+        return f"^{DAY}T{CLOCK}{_ZONE[kind.tz]}$"
     if isinstance(kind, inspect.DateType):
-        return f"^{_DAY}$"
+        return f"^{DAY}$"
     if isinstance(kind, inspect.TimeType):
-        return f"^{_CLOCK}{_ZONE[kind.tz]}$"
+        return f"^{CLOCK}{_ZONE[kind.tz]}$"
     if isinstance(kind, inspect.TimeDeltaType):
         return DURATION
     return BASE64 if isinstance(kind, BYTES) else None

@@ -169,7 +169,10 @@ B = TypeVar("B", bound=Body)
 
 def parse_completion(raw: bytes) -> Call:
     """The call in a body of `/v1/completions`. Raises InvalidRequest."""
-    body = _body(fields := parse_object(raw), CompletionBody)
+    fields = parse_object(raw)
+    if fields.get("best_of") == fields.get("n"):  # as many as are given
+        fields.pop("best_of", None)
+    body = _body(fields, CompletionBody)
     echo, top = bool(body.echo), body.logprobs
     check_range("logprobs", top, 0, MAX_TOP_LOGPROBS)
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens

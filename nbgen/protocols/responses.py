@@ -133,4 +133,5 @@ def _response_format(format: Format) -> dict[str, Any]:
         return {"type": format.type, "schema": format.schema}
     if format.schema is None:
         raise InvalidRequest("text.format of the type json_schema needs a schema", field="text.format")
-    return {"type": "json_schema", "json_schema": {"schema": format.schema, "name": format.name}}
+    wanted = {"schema": format.schema, "name": format.name, "strict": format.strict}
+    return {"type": "json_schema", "json_schema": wanted}

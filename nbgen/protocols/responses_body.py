@@ -184,7 +184,15 @@ def _refuse_unsupported(fields: dict[str, Any]) -> None:
     refuse_inside(fields, "reasoning", UNSUPPORTED_REASONING)
     tools = fields.get("tools")
     for place, tool in enumerate(tools if isinstance(tools, list) else ()):
+        _refuse_hosted(tool, f"tools[{place}].type")
         refuse_inside({f"tools[{place}]": tool}, f"tools[{place}]", UNSUPPORTED_IN_TOOLS)
+
+
+def _refuse_hosted(tool: Any, field: str) -> None:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(kind, str) and kind != "function":
+        words = "there are only functions, which the caller runs: no tool runs on this server"
+        raise InvalidRequest(f"a tool of the type {kind!r:.80} is not supported: {words}", field=field)
 
 
 def _check(body: Body) -> None:

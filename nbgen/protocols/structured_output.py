@@ -14,7 +14,7 @@ import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import parse_object
-from nbgen.sampling_params import GRAMMARS
+from nbgen.sampling_params import GRAMMARS, GUIDANCE, LENIENT
 
 #: Fields of earlier versions of vLLM, and the kinds that `structured_outputs` has for them.
 GUIDED = {
@@ -71,15 +71,23 @@ def _response_format(given: Mapping[str, Any] | None) -> list[tuple[str, str]]:
             schema = given.get("schema")
             return [("json_schema", json.dumps({"type": "object"} if schema is None else schema))]
         case "json_schema" if given:
-            schema = given["json_schema"]["schema"] if given.get("json_schema") else given.get("schema")
-            if schema is None:
+            wanted = given.get("json_schema") or given
+            if (schema := wanted.get("schema")) is None:
                 raise InvalidRequest(
                     "response_format of the type json_schema needs json_schema", field="response_format"
                 )
-            return [("json_schema", json.dumps(schema))]
+            return [("json_schema", json.dumps(_lenient(schema) if wanted.get("strict") is False else schema))]
         case "structural_tag":
             return [("structural_tag", json.dumps(given))]
     return []
+
+
+def _lenient(schema: Any) -> Any:
+    """The schema, to be followed as far as answers can be held to it."""
+    if not isinstance(schema, dict):
+        return schema
+    said = schema.get(GUIDANCE)
+    return schema | {GUIDANCE: {**(said if isinstance(said, dict) else {}), LENIENT: True}}
 
 
 def triton_grammar(options: Mapping[str, Any]) -> dict[str, Any]:

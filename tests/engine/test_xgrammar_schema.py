@@ -258,6 +258,22 @@ def test_what_a_schema_asks_is_enforced(name: str) -> None:
         assert not takes(schema, value), value
 
 
+def test_dates_are_those_that_there_are() -> None:
+    for format, good, bad in (
+        ("date", "2024-02-29", "2023-02-29"),
+        ("time", "23:59:59.5Z", "23:59:60Z"),
+        ("date-time", "2023-04-30T10:00:00+02:00", "2023-04-31T10:00:00+02:00"),
+        ("duration", "P1Y2M3DT4H5M6S", "P1234567D"),
+    ):
+        schema = {"type": ["string", "null"], "format": format}
+        assert takes(schema, good)
+        assert takes(schema, None)
+        assert not takes(schema, bad)
+        assert takes({"propertyNames": {"format": format}}, {good: 1})
+        assert not takes({"propertyNames": {"format": format}}, {bad: 1})
+        assert takes({"type": "integer", "format": format}, 5)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_not_be_enforced_is_refused_by_its_name(name: str) -> None:
     schema, words = REFUSED[name]

@@ -51,7 +51,7 @@ def test_defaults_and_renamed_options() -> None:
     assert (params.max_new_tokens, params.temperature) == (16, None)
     assert chat().requests[0].params.max_new_tokens is None
     body = {"max_tokens": 5, "seed": 3, "min_tokens": 2, "stop": "x", "logit_bias": {"7": 1}, "n": 2, "top_k": 4}
-    params = completion(**body).requests[0].params
+    params = completion(**body, best_of=2).requests[0].params
     assert (params.max_new_tokens, params.sampling_seed, params.min_new_tokens) == (5, 3, 2)
     assert (params.stop, params.logit_bias, params.n, params.top_k) == (("x",), {7: 1.0}, 2, 4)
     assert chat(max_tokens=9, max_completion_tokens=4).requests[0].params.max_new_tokens == 4
@@ -253,6 +253,10 @@ def test_logprobs_of_both_kinds() -> None:
         ({"prompt": ["a", ""]}, "prompt", "empty"),
         ({"prompt": [[1], []]}, "prompt", "empty"),
         ({"n": 129}, "n", "at most 128"),
+        ({"n": 2, "best_of": 3}, "best_of", "not supported"),
+        ({"bad_words": ["a"] * 257}, "bad_words", "bad_words"),
+        ({"bad_words": [1]}, "bad_words[0]", "bad_words"),
+        ({"bad_words": ["é" * 513]}, "bad_words", "bad_words"),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "Invalid enum value"),
     ],
 )
@@ -261,53 +265,6 @@ def test_what_cannot_work_is_refused_by_the_callers_name(body: dict[str, Any], f
         completion(**body)
     assert refusal.value.field == field
     assert field in refusal.value.message
-
-
-@pytest.mark.parametrize(
-    ("fields", "grammar"),
-    [
-        ({"response_format": {"type": "json_object"}}, ("json_schema", '{"type": "object"}')),
-        ({"response_format": {"type": "json_object", "schema": {"a": 1}}}, ("json_schema", '{"a": 1}')),
-        ({"response_format": {"type": "json_schema", "schema": {"a": 1}}}, ("json_schema", '{"a": 1}')),
-        ({"guided_json": {"type": "object"}}, ("json_schema", '{"type":"object"}')),
-        ({"guided_json": '{"type": "object"}'}, ("json_schema", '{"type": "object"}')),
-        ({"guided_regex": "a|b"}, ("regex", "a|b")),
-        ({"guided_choice": ["a.", "b"]}, ("regex", r"a\.|b")),
-        ({"guided_grammar": 'root ::= "a"'}, ("ebnf", 'root ::= "a"')),
-        ({"structured_outputs": {"json": {"type": "object"}}}, ("json_schema", '{"type":"object"}')),
-        ({"structured_outputs": {"json_object": True}}, ("json_schema", '{"type":"object"}')),
-        ({"structured_outputs": {"regex": "a", "json": None, "disable_fallback": False}}, ("regex", "a")),
-        ({"structured_outputs": {"choice": ["a", "b"]}}, ("regex", "a|b")),
-        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ("ebnf", 'root ::= "a"')),
-        ({"structured_outputs": None, "guided_json": None, "guided_regex": "", "regex": None}, None),
-        ({"guided_regex": None, "regex": "a"}, ("regex", "a")),
-    ],
-)
-def test_vllms_structured_output_is_ours(fields: dict[str, Any], grammar: tuple[str, str] | None) -> None:
-    assert chat(**fields).requests[0].params.grammar == grammar
-    assert completion(**fields).requests[0].params.grammar == grammar
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
-        ({"guided_choice": "a"}, "guided_choice"),
-        ({"guided_choice": []}, "guided_choice"),
-        ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, "structured_outputs"),
-        ({"structured_outputs": "a"}, "structured_outputs"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
-        ({"regex": "a", "guided_regex": "b"}, "guided_regex"),
-        ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
-        ({"bad_words": ["a"] * 257}, "bad_words"),
-        ({"bad_words": [1]}, "bad_words"),
-        ({"bad_words": ["é" * 513]}, "bad_words"),
-    ],
-)
-def test_what_structured_output_cannot_be_is_refused_by_its_name(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest, match=field) as refusal:
-        chat(**fields)
-    assert (refusal.value.field or "").startswith(field)
 
 
 def test_bad_words_are_taken_and_empty_ones_are_none() -> None:

@@ -69,6 +69,8 @@ def test_the_options_are_a_chats() -> None:
     assert response(top_logprobs=2).call.requests[0].logprobs == LogprobOptions(top=2, text=True)
     format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     assert response(text={"format": format}).call.requests[0].params.grammar == ("json_schema", '{"type": "object"}')
+    loose = response(text={"format": {**format, "strict": False}}).call.requests[0].params.json_schema
+    assert loose == '{"type": "object", "x-guidance": {"lenient": true}}'
     unset = response(text={"format": None, "verbosity": None}, logprobs=False, messages=None)
     assert (unset.body.text.format.type, unset.call.requests[0].logprobs) == ("text", None)
     own = response(text={"verbosity": "high"}, chat_template_kwargs={"verbosity": "low"}).call.requests[0]
@@ -129,6 +131,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
         ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
+        ({"tools": [TOOLS[0], {"type": "web_search"}]}, "tools[1].type", "'web_search' is not supported: there"),
         ({"truncation": "middle"}, "truncation", "'middle'"),
         ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
         ({"messages": [{"role": "user", "content": "x"}]}, "messages", "here it is input"),

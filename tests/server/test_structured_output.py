@@ -149,6 +149,27 @@ def test_openai_response_format(server: Server) -> None:
                 ask.chat.completions.create(model="x", messages=messages, response_format=wrong, max_tokens=9)
 
 
+def test_a_schema_that_is_not_strict_is_followed_as_far_as_can_be(server: Server) -> None:
+    letters = {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}
+
+    def ask(strict: bool) -> Any:
+        schema: Any = {**letters, "uniqueItems": True}
+        with client(server) as to:
+            return to.chat.completions.create(
+                model="x",
+                messages=[{"role": "user", "content": "hello"}],
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "letters", "schema": schema, "strict": strict},
+                },
+                max_tokens=200,
+            ).choices[0]
+
+    with pytest.raises(openai.BadRequestError, match="the keyword `uniqueItems` is not supported"):
+        ask(strict=True)
+    jsonschema.validate(json.loads(ask(strict=False).message.content or ""), letters)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_is_cut_says_so(server: Server, stream: bool) -> None:
     def finish(sampling: dict[str, Any]) -> dict[str, Any]:
