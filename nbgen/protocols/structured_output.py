@@ -56,7 +56,9 @@ def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
     asked += [(name, *_constraint(kind, value, name)) for name, kind, value in vllm if value not in _UNSET]
     given = [each for each in asked if each[2] not in _UNSET]
     if others := [name for name, *grammar in given if grammar != [*given[0][1:]]]:
-        raise InvalidRequest(f"Only one grammar can be set, got {given[0][0]} and {' and '.join(others)}", field=others[0])
+        raise InvalidRequest(
+            f"Only one grammar can be set, got {given[0][0]} and {' and '.join(others)}", field=others[0]
+        )
     return {option: value for _, option, value in asked}
 
 
