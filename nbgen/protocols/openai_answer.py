@@ -62,13 +62,15 @@ class Choice:
         found = [] if self._begun or not self._call.chat else [self._delta({"role": "assistant", "content": ""})]
         self._begun = True
         contents = self._take_contents(sample)
-        if not contents and self._call.logprobs and len(sample.logprobs) > self._logprobs:
+        written = self._num_written(sample)
+        if not contents and self._call.logprobs and written > self._logprobs:
             contents = [self._content("")]
-        logprobs = [self._take_logprobs(sample)] if contents else []
+        logprobs = [self._take_logprobs(sample, written)] if contents else []
         found += [self._delta(*each) for each in itertools.zip_longest(contents, logprobs)]
         if sample.finish_reason is not None:
             self.ended = True
-            found.append(self._choice(sample, {"delta": {}} if self._call.chat else {"text": ""}, None))
+            rest = self._take_logprobs(sample) if self._logprobs < len(sample.logprobs) else None
+            found.append(self._choice(sample, {"delta": {}} if self._call.chat else {"text": ""}, rest))
         return found
 
     def _hidden_states(self, sample: Sample) -> dict[str, Any]:
@@ -115,10 +117,21 @@ class Choice:
             return self._request.text
         return "".join(entry.token[2] or "" for entry in sample.prompt_logprobs)
 
-    def _take_logprobs(self, sample: Sample) -> dict[str, Any] | None:
+    def _num_written(self, sample: Sample) -> int:
+        """Of the tokens: those before the ones that end the answer without a text, which come with its last chunk.
+
+        Some clients put the text of a chunk together from its tokens.
+        """
+        count = len(sample.logprobs)
+        while sample.finish_reason and count > self._logprobs and sample.logprobs[count - 1].offset >= len(sample.text):
+            count -= 1
+        return count
+
+    def _take_logprobs(self, sample: Sample, end: int | None = None) -> dict[str, Any] | None:
         if not self._call.logprobs:
             return None
-        new, self._logprobs = sample.logprobs[self._logprobs :], len(sample.logprobs)
+        new = sample.logprobs[self._logprobs : end]
+        self._logprobs += len(new)
         if self._call.chat:
             return chat_logprobs(new)
         echoed, offsets = [], []

@@ -63,9 +63,16 @@ def _token(logprob: Logprob, raw: Mapping[int, bytes]) -> dict[str, Any]:
 
 
 def _top(entry: TokenLogprobs) -> dict[str | None, float | None]:
-    """By their texts: the likeliest tokens, and the one that stands there, which need not be among them."""
+    """By their texts: the likeliest tokens, and the one that stands there, which need not be among them.
+
+    Parts of characters have a text in common; it has the likeliest's number, or a guess would seem the best one.
+    """
     value, _, own = entry.token
-    return {text: value for value, _, text in _possible(entry)} | {own: _number(value)}
+    found: dict[str | None, float | None] = {}
+    for number, _, text in _possible(entry):
+        found.setdefault(text, number)
+    found.setdefault(own, _number(value))
+    return found
 
 
 def _possible(entry: TokenLogprobs) -> list[Logprob]:

@@ -44,7 +44,8 @@ def text_object(name: str, text: Any) -> Mapping[str, Any]:
 def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The option that a body of OpenAI's routes asks for in any field of its own, SGLang's or vLLM's.
 
-    Raises InvalidRequest naming the field.
+    The same may be asked in several: clients write the fields of two versions of vLLM at once. Raises InvalidRequest
+    naming the field.
     """
     asked = [(name, name, fields[name]) for name in GRAMMARS if name in fields]
     asked += [("response_format", *found) for found in _response_format(fields.get("response_format"))]
@@ -53,9 +54,11 @@ def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
     vllm = [("structured_outputs", kind, value) for kind, value in named.items()]
     vllm += [(name, kind, fields.get(name)) for name, kind in GUIDED.items()]
     asked += [(name, *_constraint(kind, value, name)) for name, kind, value in vllm if value not in _UNSET]
-    given = [name for name, _, value in asked if value not in _UNSET]
-    if len(given) > 1:
-        raise InvalidRequest(f"Only one grammar can be set, got {' and '.join(given)}", field=given[1])
+    given = [each for each in asked if each[2] not in _UNSET]
+    if others := [name for name, *grammar in given if grammar != [*given[0][1:]]]:
+        raise InvalidRequest(
+            f"Only one grammar can be set, got {given[0][0]} and {' and '.join(others)}", field=others[0]
+        )
     return {option: value for _, option, value in asked}
 
 

@@ -61,3 +61,10 @@ def test_the_token_that_came_is_among_the_likeliest_of_a_completion() -> None:
     often = TokenLogprobs((-0.5, 1, "b"), [(-0.5, 1, "b"), (-1.5, 2, "c")])
     found = completion_logprobs([seldom, often], [0, 1])["top_logprobs"]
     assert found == [{"b": -0.5, "c": -1.5, "a": -7.0}, {"b": -0.5, "c": -1.5}]
+
+
+def test_tokens_of_one_text_have_the_number_of_the_likeliest() -> None:
+    top = [(-0.5, 1, "\ufffd"), (-1.5, 2, "\ufffd"), (-2.5, 3, "c")]
+    found = completion_logprobs([TokenLogprobs((-9.0, 4, "\ufffd"), top), TokenLogprobs(top[0], top)], [0, 0])
+    assert found["top_logprobs"] == [{"\ufffd": -0.5, "c": -2.5}] * 2
+    assert found["token_logprobs"] == [-9.0, -0.5], "so that who compares them sees which was the likeliest"

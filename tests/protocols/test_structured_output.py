@@ -31,6 +31,8 @@ LENIENT = {"x-guidance": {"lenient": True}}
         ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ("ebnf", 'root ::= "a"')),
         ({"structured_outputs": None, "guided_json": None, "guided_regex": "", "regex": None}, None),
         ({"guided_regex": None, "regex": "a"}, ("regex", "a")),
+        ({"guided_grammar": "a", "structured_outputs": {"grammar": "a"}}, ("ebnf", "a")),
+        ({"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["a", "b"]}}, ("regex", "a|b")),
     ],
 )
 def test_vllms_structured_output_is_ours(fields: dict[str, Any], grammar: tuple[str, str] | None) -> None:
@@ -46,8 +48,10 @@ def test_vllms_structured_output_is_ours(fields: dict[str, Any], grammar: tuple[
         ({"guided_choice": []}, "guided_choice"),
         ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, "structured_outputs"),
         ({"structured_outputs": "a"}, "structured_outputs"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
         ({"regex": "a", "guided_regex": "b"}, "guided_regex"),
+        ({"guided_grammar": "a", "structured_outputs": {"grammar": "b"}}, "guided_grammar"),
+        ({"guided_grammar": "a", "structured_outputs": {"regex": "a"}}, "guided_grammar"),
         ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
     ],
 )

@@ -125,6 +125,18 @@ def test_the_bytes_of_a_chats_tokens_join_to_its_text(client: openai.OpenAI) -> 
     assert [entry.top_logprobs[0].bytes for entry in entries] == [entry.bytes for entry in entries]
 
 
+@pytest.mark.parametrize("end", [{}, {"stop": "b"}], ids=str)
+def test_a_streams_tokens_write_its_text_and_the_end_comes_with_the_last_chunk(client: openai.OpenAI, end) -> None:
+    options = {"model": "a", "logprobs": True, "stream": True, **LETTERS, **end, "extra_body": {"regex": "acab"}}
+    choices = [chunk.choices[0] for chunk in client.chat.completions.create(messages=CHAT, **options)]
+    for choice in choices[:-1]:
+        tokens = choice.logprobs.content if choice.logprobs else []
+        assert "".join(token.token for token in tokens) == choice.delta.content
+    assert (choices[-1].finish_reason, len(choices[-1].logprobs.content)) == ("stop", 1)
+    found = [*client.completions.create(prompt="a", **options | {"logprobs": 1})]
+    assert [len(each.choices[0].logprobs.tokens) for each in found[-1:]] == [1]
+
+
 def test_logprobs_are_numbers_where_a_grammar_leaves_no_choice(client: openai.OpenAI) -> None:
     asked = {"model": "a", "messages": CHAT, "logprobs": True, "top_logprobs": 5, **LETTERS}
     entries = client.chat.completions.create(**asked).choices[0].logprobs.content
