@@ -68,7 +68,7 @@ async function render({ model, el }) {
   let { panel, move, close } = mount(model, host, direct);
   const renew = () => {
     const { draft } = panel;
-    const focused = host.contains(document.activeElement);
+    const focused = host.matches(":focus-within");
     close();
     ({ panel, move, close } = mount(model, host, direct));
     if (draft) panel.draft = draft;
