@@ -48,7 +48,7 @@ const wide = globalThis.ResizeObserver && new ResizeObserver((changes) => change
 
 function reach(element) {
   if (element.scrollWidth > element.clientWidth) element.setAttribute("tabindex", "0");
-  else if (element !== document.activeElement) element.removeAttribute("tabindex");
+  else if (!element.matches(":focus")) element.removeAttribute("tabindex");
 }
 
 /** An element that is moved sideways where it is too wide, by its name for those who reach it. */

@@ -21,13 +21,15 @@ function module(text) {
   return modules.get(text);
 }
 
-/** One style for the page, of the version that was shown last. */
-function dress(css) {
-  let style = document.getElementById("nbgen-panels");
+/** One style for the page, or for a shadow tree in it (marimo's), of the version that was shown last. */
+function dress(el, css) {
+  const root = el.getRootNode();
+  const place = root instanceof ShadowRoot ? root : document.head;
+  let style = place.querySelector("#nbgen-panels");
   if (!style) {
     style = document.createElement("style");
     style.id = "nbgen-panels";
-    document.head.append(style);
+    place.append(style);
   }
   if (style.textContent !== css) style.textContent = css;
 }
@@ -42,7 +44,7 @@ async function render(context) {
     context.el.textContent = MISSING;
     return undefined;
   }
-  dress(code.get("css"));
+  dress(context.el, code.get("css"));
   const { default: panel } = await module(code.get("javascript"));
   return panel.render(context);
 }

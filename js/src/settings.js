@@ -42,7 +42,7 @@ export function settings(model, { messages, prompt, system = true, say }) {
 function shows(model, trait, input, value) {
   let shown;
   const show = () => {
-    if (input === document.activeElement && input.value !== shown) return;
+    if (input.matches(":focus") && input.value !== shown) return;
     input.value = value();
     shown = input.value;
   };

@@ -66,6 +66,7 @@ class PrivateServer:
             self.client = self._answering(waiting)
         finally:
             if self.client is None:
+                self._process.kill()  # it hears of nothing before it has begun
                 self.stop()
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from nbgen.notebook.panel_code import STATIC
 from tests.browser.lab import Lab, Notebook
 from tests.browser.panel import Panel
 
@@ -16,6 +17,17 @@ CLOSED = "import ipywidgets\nipywidgets.Widget.close_all()\nnbgen.Chat()"
 MODULES = "globalThis[Symbol.for('nbgen.modules')].size"
 SAVE_WIDGETS = "@jupyter-widgets/jupyterlab-manager:saveWidgetState"
 STATES = "application/vnd.jupyter.widget-state+json"
+#: A widget's model in a page without Jupyter: no server to ask, no kernel that answers.
+IN_SHADOW = """async ({ loader, javascript, css }) => {
+    const traits = { code: "IPY_MODEL_code", panel: "chat", transport: "comm", chat: "c", height: 440, params: {} };
+    const code = { get: (name) => ({ javascript, css })[name] };
+    const widget_manager = { get_model: async () => code };
+    const model = { get: (name) => traits[name], on() {}, off() {}, send() {}, widget_manager };
+    const el = document.createElement("div");
+    document.body.appendChild(document.createElement("div")).attachShadow({ mode: "open" }).append(el);
+    const { default: widget } = await import(URL.createObjectURL(new Blob([loader], { type: "text/javascript" })));
+    await widget.render({ model, el });
+}"""
 
 
 def shows(notebook: Notebook, *cells: int) -> None:
@@ -71,3 +83,12 @@ def test_a_panel_after_all_widgets_were_closed_has_its_code(opened: Notebook) ->
     panel = Panel(opened.cell(3))
     expect(panel.send).to_be_visible()
     opened.shut_down()
+
+
+def test_a_panel_in_a_shadow_tree_has_its_style(page: Page) -> None:
+    """As in marimo."""
+    files = {"loader": "loader.js", "javascript": "panel.js", "css": "panel.css"}
+    page.goto("about:blank")
+    page.evaluate(IN_SHADOW, {name: (STATIC / file).read_text() for name, file in files.items()})
+    expect(page.locator(".nbgen")).to_have_css("display", "flex")
+    expect(page.locator(".nbgen")).to_have_css("height", "440px")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from nbgen.notebook import passed_on, session
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
 from nbgen.notebook.private_folder import PrivateFolder
-from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.private_server import STOP_SECONDS, PrivateServer
 from tests.conftest import wait_for
 
 
@@ -106,7 +107,7 @@ def test_a_fork_that_goes_on_does_not_keep_the_server_from_ending() -> None:
 
 KILLED = """
 import os, signal
-from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.private_server import STOP_SECONDS, PrivateServer
 from tests.conftest import wait_for
 server = PrivateServer("no-such-model", options={"autoload": False})
 print(server._log.parent, server._process.pid, flush=True)
@@ -120,6 +121,23 @@ def test_the_folder_goes_with_a_server_whose_process_was_killed() -> None:
     folder, pid = said.split()
     wait_for(lambda: not Path(folder).exists(), "the folder is gone")
     wait_for(lambda: not psutil.pid_exists(int(pid)), "the server is gone")
+
+
+def test_an_interrupt_does_not_wait_for_a_server_that_is_slow_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(60)", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    interrupted = time.monotonic()
+
+    def interrupt(seconds: int) -> None:
+        nonlocal interrupted
+        interrupted = time.monotonic()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        PrivateServer("no-such-model", waiting=interrupt)
+    assert time.monotonic() - interrupted < STOP_SECONDS / 2
 
 
 def test_a_private_folder_is_private_and_goes(tmp_path: Path) -> None:
