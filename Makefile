@@ -22,6 +22,7 @@ test: check ## install everything and run all tests
 
 soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m "hypothesis or soak"
+	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 tests/engine/test_drafts_fuzz.py
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --timeout=3600 tests/server/test_soak.py
 
 # With packages as uv resolves them, in an environment of its own.

@@ -1,6 +1,7 @@
 """Whatever requests come together, and whenever: with guesses each gets what it gets alone where nothing is guessed."""
 
 import random
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, Tensor, TensorOptions
 from nbgen.sampling_params import SamplingParams
@@ -16,6 +18,7 @@ from nbgen.word_lists import WordLists
 from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, constrain
+from tests.engine.disturbances import DISTURBANCES
 from tests.engine.test_logit_processors import wire
 from tests.engine.test_native_decoder import DTYPES, TAKEN
 from tests.soak import TIMES
@@ -57,9 +60,12 @@ class Place(NamedTuple):
     guessing: Assembly
     plain: Assembly
     grammars: list[str]
-    adapters: list[str]
+    #: Folders by their names.
+    adapters: dict[str, Path]
     #: Tokens of a prompt and its answer.
     longest: int
+    #: The latest prompts, and what was answered, for others to begin with.
+    said: deque[list[int]]
 
 
 class Draw:
@@ -73,12 +79,22 @@ class Draw:
         fields = {"rid": rid, "streamed": rng.random() < 0.5, "priority": rng.choice([0, 0, 1]), **self._more()}
         prompt = self._prompt()
         params = self._params(self._place.longest - len(prompt))
-        if rng.random() < 0.06 and not params.grammar:
+        if rng.random() < 0.06 and not params.grammar and self._place.plain.model.embed_size:
             values = np.random.default_rng(rng.randrange(99)).standard_normal((len(prompt), 64), np.float32)
             return GenerateRequest(**fields, input_embeds=tensor(values), params=params)
         return GenerateRequest(**fields, input_ids=prompt, params=params)
 
     def _prompt(self) -> list[int]:
+        """A text of its own, or as much of one before it and then another."""
+        rng, said = self._rng, self._place.said
+        prompt = self._text()
+        if said and rng.random() < 0.4:
+            known = rng.choice(said)
+            prompt = (known[: rng.randint(1, len(known))] + prompt[: rng.choice([0, 1, 9])])[: self._place.longest - 1]
+        said.append(prompt)
+        return prompt
+
+    def _text(self) -> list[int]:
         rng = self._rng
         few = [rng.randrange(4, 250) for _ in range(rng.randint(1, 12))]
         length = rng.randint(1, self._place.longest - 1) if rng.random() < 0.7 else rng.randint(1, 20)
@@ -137,7 +153,7 @@ class Draw:
         if rng.random() < 0.1:
             chosen["words"] = WordLists(bad=(chr(rng.randrange(65, 120)), "ab"))
         if rng.random() < 0.25 and self._place.adapters:
-            chosen["adapter"] = rng.choice(self._place.adapters)
+            chosen["adapter"] = rng.choice([*self._place.adapters])
         return chosen
 
 
@@ -154,6 +170,7 @@ class Run:
     def __init__(self, assembly: Assembly) -> None:
         self._assembly, self.engine = assembly, assembly.engine
         self.found: Found = {}
+        self._unloaded: list[Adapter] = []
 
     def add(self, request: GenerateRequest) -> None:
         sequences = self._assembly.admission.sequences(request)
@@ -166,6 +183,17 @@ class Run:
 
     def step(self) -> None:
         self.keep(self.engine.step())
+
+    def reload(self, name: str, folder: Path) -> None:
+        """Have another version of an adapter, beside the one that some may still use."""
+        self._unloaded.append(self._assembly.adapters.unload(name))
+        self.engine.install(self._assembly.adapters.load(name, str(folder)))
+
+    def let_go(self) -> None:
+        """Take out the versions that nobody uses any more."""
+        for adapter in [adapter for adapter in self._unloaded if not self.engine.uses(adapter)]:
+            self._unloaded.remove(adapter)
+            self.engine.remove(adapter)
 
     def finish(self) -> Found:
         while self.engine.has_work:
@@ -209,15 +237,15 @@ def disturb(rng: random.Random, place: Place, run: Run, aborted: set[str], rids:
         aborted.add(rid)
         run.keep(run.engine.abort(rid))
     chance = rng.random()
-    if chance < 0.01:
-        run.engine.recompute()
-    elif chance < 0.02:
-        run.keep(run.engine.pause(rng.choice(["retract", "in_place"])))
+    if chance < 0.05:
+        run.keep(DISTURBANCES[rng.choice([*DISTURBANCES])](place.guessing))
+    elif chance < 0.06 and place.adapters:
+        run.reload(*rng.choice([*place.adapters.items()]))
+    elif chance < 0.062:
+        aborted.update(rids)
+        run.keep(run.engine.pause("abort"))
         run.engine.resume()
-    elif chance < 0.03:
-        run.engine.flush_cache()
-    elif chance < 0.04:
-        run.keep(run.engine.readmit(run.engine.withdraw()))
+    run.let_go()
 
 
 def scenario(seed: int, place: Place) -> None:
@@ -242,6 +270,8 @@ def scenario(seed: int, place: Place) -> None:
 def check(seed: int, place: Place, requests: list[GenerateRequest], found: Found, aborted: set[str]) -> None:
     for request in requests:
         expected = alone(place, request)
+        if request.input_ids:
+            place.said.append((request.input_ids + described(expected[request.rid, 0])["ids"])[: place.longest - 1])
         for key, outputs in expected.items():
             one, other = described(found[key]), described(outputs)
             if request.rid in aborted:
@@ -274,13 +304,13 @@ def place_of(kind: str, dtype: str, folder: Path) -> Place:
     kept = {name: options[name] for name in options.keys() & {"quantization", "grammar_backend"}}
     plain = build(model, **given, **kept, draft_tokens=0)
     assert (guessing.model.draft_tokens, plain.model.draft_tokens) == (7, 0)
-    adapters = {"a": {}, "b": {"r": 7, "target_modules": ["q_proj", "v_proj"]}} if kind == "llama" else {}
-    for seed, (name, options) in enumerate(adapters.items()):
-        saved = save_adapter(folder / name, model, seed, **options)
+    adapters = {"a": {}, "b": {"seed": 1, "r": 7, "target_modules": ["q_proj", "v_proj"]}} if dtype == "float32" else {}
+    saved = {name: save_adapter(folder / name, model, **options) for name, options in adapters.items()}
+    for name, adapter in saved.items():
         for assembly in (guessing, plain):
-            assembly.engine.install(assembly.adapters.load(name, str(saved)))
+            assembly.engine.install(assembly.adapters.load(name, str(adapter)))
     grammars = ["regex", "json_schema"] if kind == "rounded" else [*GRAMMARS]
-    return Place(guessing, plain, grammars, [*adapters], longest)
+    return Place(guessing, plain, grammars, saved, longest, deque(maxlen=9))
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it

@@ -1,8 +1,9 @@
 """With lookahead the engine writes what it writes without, whatever joins, ends, gives way or fails meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,9 +15,12 @@ from nbgen.engine import grammar_masks
 from nbgen.engine.assembly import Assembly
 from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.sampling_params import SamplingParams
+from nbgen.word_lists import WordLists
+from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
-from tests.engine.conftest import Outputs, build, generate, ids, text
+from tests.engine.conftest import Outputs, build, constrain, generate, ids, text
+from tests.engine.disturbances import DISTURBANCES
 from tests.engine.test_cuda_graphs import with_graphs
 from tests.engine.test_grammar import constrained
 from tests.soak import TIMES
@@ -42,7 +46,7 @@ def ahead(tiny_model: Path) -> Assembly:
 
 
 def request(rid: str, prompt: list[int] = PROMPT, **options: Any) -> GenerateRequest:
-    fields = {name: options.pop(name) for name in ("logprobs", "tensors") if name in options}
+    fields = {name: options.pop(name) for name in ("logprobs", "tensors", "adapter", "words") if name in options}
     params = SamplingParams(**{"max_new_tokens": 24, "temperature": 0.0, "ignore_eos": True, **options})
     return GenerateRequest(rid=rid, input_ids=prompt, params=params, **fields)
 
@@ -90,6 +94,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"logprobs": LogprobOptions(top=2)},
     {"logprobs": LogprobOptions(start=0)},
     {"tensors": TensorOptions(generation_logits=True, last_hidden_state=True)},
+    {"regex": "([a-f]{3,9} )+", "temperature": 1.0, "sampling_seed": 5, "ignore_eos": False},
+    {"json_schema": '{"enum": ["same", "again"]}', "ignore_eos": False},
+    {"adapter": "a"},
+    {"adapter": "a", "temperature": 1.0, "sampling_seed": 6, "words": WordLists(bad=("ab", "e"))},
+    {"stop_regex": ("[a-z][0-9]",), "temperature": 1.5, "sampling_seed": 7},
 ]
 
 requests_strategy = st.lists(
@@ -107,16 +116,24 @@ requests_strategy = st.lists(
 )
 
 
-def drive(assembly: Assembly, arrivals: list[tuple[GenerateRequest, int]], aborts: dict[int, str]) -> Outputs:
-    """Let the requests arrive and be aborted before the steps that are said."""
+def drive(
+    assembly: Assembly,
+    arrivals: list[tuple[GenerateRequest, int]],
+    aborts: dict[int, str],
+    disturbances: Mapping[int, str] = MappingProxyType({}),
+) -> Outputs:
+    """Let the requests arrive and be aborted, and whatever else happens, before the steps that are said."""
     engine = assembly.engine
     outputs: Outputs = {each.rid: [] for each, _ in arrivals}
     for step in range(3000):
         new: list[GenerateOutput] = []
         for each, when in arrivals:
             if when == step:
-                new += engine.add(assembly.admission.sequences(each))
+                sequences = assembly.admission.sequences(each)
+                constrain(assembly, sequences)
+                new += engine.add(sequences)
         new += engine.abort(aborts[step]) if step in aborts else []
+        new += DISTURBANCES[disturbances[step]](assembly) if step in disturbances else []
         if engine.has_work:
             new += engine.step()
         elif step > 60:
@@ -126,32 +143,51 @@ def drive(assembly: Assembly, arrivals: list[tuple[GenerateRequest, int]], abort
     raise AssertionError("the schedule never ends")
 
 
-@pytest.fixture(scope="module", params=["llama", "falcon_h1"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Assembly, Assembly]:
-    """An engine that looks ahead, with few blocks and snapshots, and one that does not."""
-    folder = save_model(tmp_path_factory.mktemp("pair"), request.param, **FAMILIES[request.param].changes)
+class Pair(NamedTuple):
+    """An engine that looks ahead, and one that does not; whether the first is to run its decodes in graphs."""
+
+    ahead: Assembly
+    plain: Assembly
+    graphs: bool
+
+
+@pytest.fixture(scope="module", params=["llama", "llama in graphs", "falcon_h1"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both with an adapter; the one that looks ahead with few blocks and snapshots."""
+    family, _, graphs = request.param.partition(" ")
+    folder = save_model(tmp_path_factory.mktemp("pair"), family, **FAMILIES[family].changes)
+    adapter = save_adapter(tmp_path_factory.mktemp("adapter"), folder, target_modules=["q_proj", "v_proj"])
     plain = build(folder)
     runner = plain.engine._runner
     few = 6 * runner.bytes_per_state + 20 * runner.cache.bytes_per_block
     ahead = looking_ahead(folder, max_running=6, kv_cache_bytes=few)
     ahead.engine._scheduler.blocks.worth = 16
-    return ahead, plain
+    for assembly in (ahead, plain):
+        assembly.engine.install(assembly.adapters.load("a", str(adapter)))
+    yield Pair(ahead, plain, bool(graphs))
+    for assembly in (ahead, plain):
+        assembly.close()
 
 
-@pytest.mark.filterwarnings(*UNINSTALLED)
+@pytest.mark.filterwarnings(*UNINSTALLED, "ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it
 @settings(max_examples=15 * TIMES)
-@given(schedule=requests_strategy)
-def test_random_schedules_give_what_they_give_without(pair: tuple[Assembly, Assembly], schedule: list) -> None:
-    ahead, plain = pair
+@given(
+    schedule=requests_strategy,
+    disturbances=st.dictionaries(st.integers(0, 40), st.sampled_from([*DISTURBANCES]), max_size=3),
+)
+def test_random_schedules_give_what_they_give_without(pair: Pair, schedule: list, disturbances: dict[int, str]) -> None:
+    ahead, plain, graphs = pair
+    if graphs:
+        with_graphs(ahead)
     requests = [
         request(f"r{i}", p, max_new_tokens=new, **options) for i, (p, new, options, _, _) in enumerate(schedule)
     ]
-    without = generate(plain, requests)
+    without = constrained(plain, *requests)
     expected = answers(without)
     arrivals = [(each, when) for each, (_, _, _, when, _) in zip(requests, schedule, strict=True)]
     aborts = {when: f"r{i}" for i, (_, _, _, _, when) in enumerate(schedule) if when is not None}
     before = ahead.engine.generated_tokens
-    outputs = drive(ahead, arrivals, aborts)
+    outputs = drive(ahead, arrivals, aborts, disturbances)
     got = answers(outputs)
     for (rid, index), (tokens, words, reason, count) in got.items():
         whole = expected[rid, index]
