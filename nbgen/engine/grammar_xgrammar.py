@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+NO_RULES = "it has no rule like `root ::= ...`: for Lark's grammars start the server with --grammar-backend=llguidance"
 #: A character that stands for itself in a JSON string.
 PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
 #: The end of a group that may be left out, or an escape or a class of characters that is none.
@@ -59,6 +60,8 @@ class XGrammarBackend:
         try:
             compiled = self._compile(grammar)
         except (RuntimeError, ValueError, TypeError) as error:
+            if grammar.kind == "ebnf" and "::=" not in grammar.text:
+                raise GrammarError(NO_RULES) from None
             raise GrammarError.of_library(error) from None
         loaded = CompiledXGrammar(compiled, self._eos_ids, len(grammar.text))
         matcher = loaded.matcher()

@@ -229,6 +229,7 @@ def test_a_back_end_of_none_and_one_that_is_unknown(tiny_model: Path) -> None:
         ("regex", "(?=a)b", "regex grammar"),
         ("regex", r"[^\s\S]", "matches no text"),
         ("ebnf", 'rot ::= "a"', "ebnf grammar"),
+        ("ebnf", 'start: "a"', "--grammar-backend=llguidance"),
         ("ebnf", "root ::= root", "matches no text"),
         ("structural_tag", '{"format": {"type": "nothing"}}', "structural_tag grammar"),
     ],
