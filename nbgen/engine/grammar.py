@@ -94,6 +94,9 @@ class Compiled(Protocol):
 class Backend(Protocol):
     """A library that knows grammars, for one vocabulary."""
 
+    #: Whether a schema may tell it to follow as much as it can.
+    knows_lenient: bool
+
     @classmethod
     def from_vocabulary(cls, vocabulary: bytes) -> Self:
         """The back end that `vocabulary` describes."""

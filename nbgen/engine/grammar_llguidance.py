@@ -17,6 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON
+from nbgen.engine.schema_dates import with_dates
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,8 @@ WHITESPACE: Any = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \n\t\
 
 class LLGuidanceBackend:
     """Compiles and matches for one vocabulary."""
+
+    knows_lenient = True
 
     def __init__(self, tokenizer: str, vocab_size: int, eos_ids: list[int]) -> None:
         """`tokenizer` is the JSON of a fast tokenizer."""
@@ -128,7 +131,7 @@ def _check(matcher: LLMatcher) -> None:
 def _own_form(grammar: Grammar) -> str:
     match grammar.kind:
         case "json_schema":
-            schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
+            schema = {} if grammar.text == ANY_JSON else with_dates(json.loads(grammar.text))
             return LLMatcher.grammar_from_json_schema(schema, overrides={} if spaced(schema) else WHITESPACE)
         case "regex":
             return LLMatcher.grammar_from_regex(_unanchored(grammar.text))
@@ -154,7 +157,7 @@ def _structures(tag: dict[str, Any]) -> str:
         llguidance.StructTag(
             trigger=next((t for t in tag["triggers"] if each["begin"].startswith(t)), ""),
             begin=each["begin"],
-            grammar=each.get("schema") or {},
+            grammar=with_dates(each.get("schema") or {}),
             end=each["end"],
         )
         for each in tag["structures"]

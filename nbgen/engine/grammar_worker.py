@@ -22,6 +22,7 @@ from nbgen.engine.loose_schema import as_told
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.worker_channel import Pipes, limit_memory
 from nbgen.engine.worker_process import Started
+from nbgen.sampling_params import LENIENT
 
 MAX_BYTES = 2**30
 BACKENDS = {
@@ -76,8 +77,7 @@ def _silence_libraries() -> None:
 
 def _compile(backend: Backend, grammar: Grammar) -> Answer:
     try:
-        check(grammar := as_told(worked_out(grammar)))
-        return Answer(compiled=backend.compile(grammar))
+        return Answer(compiled=_compiled(backend, worked_out(grammar)))
     except GrammarError as error:
         return Answer(error=str(error), field=error.field)
     except MemoryError:
@@ -85,6 +85,16 @@ def _compile(backend: Backend, grammar: Grammar) -> Answer:
     except Exception:  # of a library, about this grammar alone
         traceback.print_exc()
         return Answer(error="the compiler of grammars failed on it; the server's log says why")
+
+
+def _compiled(backend: Backend, grammar: Grammar) -> bytes:
+    """What is lenient by the back end's own way first, if it has one."""
+    if backend.knows_lenient and LENIENT in grammar.text:
+        with contextlib.suppress(GrammarError):
+            check(grammar)
+            return backend.compile(grammar)
+    check(grammar := as_told(grammar))
+    return backend.compile(grammar)
 
 
 if __name__ == "__main__":

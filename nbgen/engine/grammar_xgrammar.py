@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 import xgrammar
 
-from nbgen.date_patterns import OF_FORMATS
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
-from nbgen.engine.json_types import listed
+from nbgen.engine.schema_dates import with_dates
 from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
 from nbgen.sampling_params import SPACED
@@ -33,6 +32,8 @@ OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z))|\)\?\??",
 
 class XGrammarBackend:
     """Compiles and matches for one vocabulary; where it has no end tokens, an answer ends with its grammar."""
+
+    knows_lenient = False
 
     def __init__(self, tokenizer: xgrammar.TokenizerInfo, eos_ids: list[int]) -> None:
         self._tokenizer = tokenizer
@@ -169,18 +170,11 @@ def _written(schema: Any) -> dict[str, Any]:
 
 
 def _prepared(schema: Any) -> Any:
-    """All that is enforced, lengths and dates as patterns.
-
-    xgrammar's own count lets control characters and half pairs in, its own dates the 31st of February, its durations
-    digits without end.
-    """
+    """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in."""
     if spaced(schema):  # which it would take for a reason to keep an object empty
         schema = {name: value for name, value in schema.items() if name not in SPACED}
-    schema = enforceable(schema)
+    schema = with_dates(enforceable(schema))
     for node in schemas(schema):
-        if (dates := OF_FORMATS.get(node.get("format", ""))) and "string" in listed(node.get("type")):
-            node.pop("format")
-            node["pattern"] = dates
         if "pattern" in node:
             node["pattern"] = _with_optional(node["pattern"])
         if named := node.get("patternProperties"):

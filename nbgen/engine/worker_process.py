@@ -78,7 +78,7 @@ class WorkerProcess:
         self._begun = True
 
     def ask(self, message: object, kind: type[T], seconds: float) -> T:
-        """Its answer, once begun. Raises TimeoutError after `seconds`, EOFError where it ends: then it is gone.
+        """Its answer. Raises TimeoutError after `seconds`, EOFError where it ends: then it is gone.
 
         Raises Halted where neither is its own doing. Whatever waits here for the process goes on at its end, so that a
         clock that kills it is enough.

@@ -65,7 +65,8 @@ class Choice:
         written = self._num_written(sample)
         if not contents and self._call.logprobs and written > self._logprobs:
             contents = [self._content("")]
-        logprobs = [self._take_logprobs(sample, written)] if contents else []
+        some = written > self._logprobs or self._echoes_logprobs  # text that was held back may come without a token
+        logprobs = [self._take_logprobs(sample, written)] if contents and some else []
         found += [self._delta(*each) for each in itertools.zip_longest(contents, logprobs)]
         if sample.finish_reason is not None:
             self.ended = True

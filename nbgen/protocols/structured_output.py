@@ -44,7 +44,7 @@ def text_object(name: str, text: Any) -> Mapping[str, Any]:
 def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The option that a body of OpenAI's routes asks for in any field of its own, SGLang's or vLLM's.
 
-    The same may be asked in several: clients write the fields of two versions of vLLM at once. Raises InvalidRequest
+    The same text may stand in several: clients write the fields of two versions of vLLM at once. Raises InvalidRequest
     naming the field.
     """
     asked = [(name, name, fields[name]) for name in GRAMMARS if name in fields]

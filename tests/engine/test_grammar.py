@@ -31,6 +31,7 @@ TREE = {
     "properties": {"leaf": {"enum": ["a", "b"]}, "left": {"$ref": "#"}},
     "required": ["leaf"],
 }
+DAY = {"type": "string", "format": "date"}
 EOS = 0
 
 
@@ -229,7 +230,6 @@ def test_a_back_end_of_none_and_one_that_is_unknown(tiny_model: Path) -> None:
         ("regex", "(?=a)b", "regex grammar"),
         ("regex", r"[^\s\S]", "matches no text"),
         ("ebnf", 'rot ::= "a"', "ebnf grammar"),
-        ("ebnf", 'start: "a"', "--grammar-backend=llguidance"),
         ("ebnf", "root ::= root", "matches no text"),
         ("structural_tag", '{"format": {"type": "nothing"}}', "structural_tag grammar"),
     ],
@@ -239,6 +239,37 @@ def test_a_grammar_that_cannot_be_is_refused_in_words(engine: Assembly, kind: st
         engine.grammars.submit(Grammar(kind, grammar)).result()
     assert words in raised.value.message
     assert not re.search(r"\.cc|0x|Traceback|site-packages", raised.value.message)
+
+
+def test_who_does_not_read_larks_grammars_says_who_does(tiny_model: Path) -> None:
+    engines = [build(tiny_model, grammar_backend=name) for name in ("xgrammar", "llguidance")]
+    try:
+        refused, taken = (engine.grammars.submit(Grammar("ebnf", 'start: "a"')) for engine in engines)
+        with pytest.raises(InvalidRequest, match=r"--grammar-backend=llguidance"):
+            refused.result()
+        assert taken.result()
+    finally:
+        for engine in engines:
+            engine.grammars.close()
+
+
+def test_times_are_ones_that_exist(engine: Assembly) -> None:
+    schema = {"type": ["string", "null"], "format": "time"}
+    compiled = engine.grammars.submit(Grammar("json_schema", json.dumps(schema))).result()
+    for time, exists in (("23:59:59Z", True), ("23:59:60Z", False), ("10:00:00.1234567Z", False)):
+        ids = engine.admission._tokenizer.encode(json.dumps(time))
+        assert (compiled.matcher().num_allowed(ids) == len(ids)) is exists
+
+
+def test_what_is_lenient_is_held_to_what_the_back_end_knows(engine: Assembly) -> None:
+    lenient = {"x-guidance": {"lenient": True}}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "uniqueItems": True}, "day": DAY},
+        "required": ["day"],
+    }
+    assert engine.grammars.submit(Grammar("json_schema", json.dumps(schema | lenient))).result()
+    assert engine.grammars.submit(Grammar("json_schema", json.dumps({**PERSON, **lenient}))).result()
 
 
 def test_who_does_not_take_a_form_of_tags_says_who_does(tiny_model: Path) -> None:

@@ -1,0 +1,18 @@
+"""JSON schemas whose dates, times and durations are patterns: no back end of grammars holds to these as well by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbgen.date_patterns import OF_FORMATS
+from nbgen.engine.grammar_limits import schemas
+from nbgen.engine.json_types import listed
+
+
+def with_dates(schema: Any) -> Any:
+    """The schema, changed in its place."""
+    for node in schemas(schema):
+        if (dates := OF_FORMATS.get(node.get("format", ""))) and "string" in listed(node.get("type")):
+            del node["format"]
+            node["pattern"] = dates
+    return schema
