@@ -9,24 +9,17 @@ export class Direct {
   #chat;
   #silence;
   #listener;
-  #untold = null;
 
-  /** `awake`: answers are followed also while the page is hidden. `begun` is told of a run once the server has it. */
-  constructor(server, chat, listener, { awake, begun }) {
+  /** `awake`: answers are followed also while the page is hidden. */
+  constructor(server, chat, listener, awake) {
     this.#server = server;
-    this.#listener = (event, data) => {
-      listener(event, data);
-      if (event === "started" || !data.run || data.run !== this.#untold) return;
-      this.#untold = null;
-      begun(data.run);
-    };
+    this.#listener = listener;
     this.#bus = pageBus(server);
     this.#chat = chat;
-    this.#silence = this.#bus.listen(chat, this.#listener, awake);
+    this.#silence = this.#bus.listen(chat, listener, awake);
   }
 
   start(body, { version } = {}) {
-    this.#untold = body.id;
     this.#bus.start({ ...body, attached: false }, { version });
   }
 

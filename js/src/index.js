@@ -6,7 +6,7 @@ import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { directServer } from "./direct_server.js";
 import { h } from "./dom.js";
-import { isAlone, tell } from "./kernel.js";
+import { isAlone } from "./kernel.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
 import { Way } from "./way.js";
@@ -21,9 +21,8 @@ function mount(model, host, direct) {
     released.hear(event, data);
   };
   const chat = model.get("chat");
-  const awake = Boolean(model.get("owner")); // the answer goes on once calls are made
-  const begun = (run) => tell(own, { type: "begun", run }); // the kernel knows all windows that show this panel
-  const transport = (direct) => (direct ? new Direct(direct.server, chat, listener, { awake, begun }) : new Comm(own, chat, listener));
+  const calls = Boolean(model.get("owner")); // the answer goes on once they are made
+  const transport = (direct) => (direct ? new Direct(direct.server, chat, listener, calls) : new Comm(own, chat, listener));
   const way = new Way(transport(direct));
   const released = new Released(way);
   panel.element.append(released.element);

@@ -212,9 +212,7 @@ class Chat(Turns, Panel):
     def _receive(self, message: dict[str, Any]) -> None:
         if message.get("messages"):
             self._kept[message["chat"]] = message["messages"]
-        if message.get("type") == "begun":  # every window is told; who does not know the run looks it up
-            self.send({"type": "started", "run": message["run"]})
-        elif message.get("type") == "call":
+        if message.get("type") == "call":
             self._hear(message["run"])
         elif message.get("type") == "cancel":
             super()._receive({**message, "run": self._rounds.stop(message["run"])})

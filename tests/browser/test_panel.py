@@ -92,26 +92,6 @@ def test_two_tabs_show_one_conversation(opened: Notebook, panel: Panel, page: Pa
     other.close()
 
 
-def test_what_one_window_asks_the_others_show_at_once(opened: Notebook, panel: Panel, page: Page) -> None:
-    """As two people see it who share a notebook: nobody's window comes to the front."""
-    opened.command("docmanager:save")
-    other = page.context.new_page()
-    other.goto(page.url.replace("/workspaces/tests/", "/workspaces/second/"))
-    Notebook(other).settled()
-    second = Panel(other)
-    second.message.fill("a draft")
-    panel.ask("one")
-    until(lambda: second.length() > 100)
-    expect(second.message).to_have_value("a draft")
-    panel.stop.click()
-    expect(second.status).to_have_text("Stopped")
-    second.ask("two")
-    expect(panel.answers).to_have_count(2)
-    panel.stop.click()
-    expect(second.status).to_have_text("Stopped")
-    other.close()
-
-
 def test_an_answer_goes_on_while_the_kernel_starts_again(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("one")
     until(lambda: panel.length() > 100)
