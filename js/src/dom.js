@@ -12,19 +12,24 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** What has the focus in an element's tree, which may be a shadow tree; also while another window is in front. */
+export function focusOf(element) {
+  return element.getRootNode().activeElement ?? null;
+}
+
 /** Put text on the clipboard, also where the page is not on https. */
-async function copyText(text) {
+async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
     const area = h("textarea", { readonly: true, "aria-hidden": "true", class: "nbgen-offscreen" });
-    const { activeElement } = document;
+    const focused = focusOf(button);
     area.value = text;
-    document.body.append(area);
+    button.after(area);
     area.select();
     document.execCommand("copy");
     area.remove();
-    activeElement?.focus();
+    focused?.focus();
   }
 }
 
@@ -35,7 +40,7 @@ export const DONE = "nbgen-done";
 export function copyButton(label, source, words = "Copy") {
   const button = h("button", { type: "button", class: "nbgen-quiet", "aria-label": label }, words);
   button.addEventListener("click", async () => {
-    await copyText(source());
+    await copyText(source(), button);
     button.textContent = "Copied";
     button.dispatchEvent(new CustomEvent(DONE, { bubbles: true, detail: "Copied" }));
     setTimeout(() => (button.textContent = words), 1500);
@@ -48,7 +53,7 @@ const wide = globalThis.ResizeObserver && new ResizeObserver((changes) => change
 
 function reach(element) {
   if (element.scrollWidth > element.clientWidth) element.setAttribute("tabindex", "0");
-  else if (!element.matches(":focus")) element.removeAttribute("tabindex");
+  else if (element !== focusOf(element)) element.removeAttribute("tabindex");
 }
 
 /** An element that is moved sideways where it is too wide, by its name for those who reach it. */

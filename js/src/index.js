@@ -5,7 +5,7 @@ import { Comm } from "./comm.js";
 import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { directServer } from "./direct_server.js";
-import { h } from "./dom.js";
+import { focusOf, h } from "./dom.js";
 import { isAlone } from "./kernel.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
@@ -68,7 +68,7 @@ async function render({ model, el }) {
   let { panel, move, close } = mount(model, host, direct);
   const renew = () => {
     const { draft } = panel;
-    const focused = host.matches(":focus-within");
+    const focused = host.contains(focusOf(host));
     close();
     ({ panel, move, close } = mount(model, host, direct));
     if (draft) panel.draft = draft;

@@ -1,7 +1,7 @@
 // The folded area of options: sampling parameters with presets, and the same as Python. What it changes goes into the
 // widget's traits.
 
-import { copyButton, h } from "./dom.js";
+import { copyButton, focusOf, h } from "./dom.js";
 import { pythonCall } from "./python.js";
 
 const OWN = "model’s own";
@@ -42,7 +42,7 @@ export function settings(model, { messages, prompt, system = true, say }) {
 function shows(model, trait, input, value) {
   let shown;
   const show = () => {
-    if (input.matches(":focus") && input.value !== shown) return;
+    if (input === focusOf(input) && input.value !== shown) return;
     input.value = value();
     shown = input.value;
   };

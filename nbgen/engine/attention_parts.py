@@ -26,6 +26,8 @@ OF_WINDOWS = ("exaone4.Exaone4Attention",)
 OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
 #: Whose queries are multiplied by what their position says.
 STRETCHED = ("ministral3.Ministral3Attention",)
+#: Whose queries, keys and values have limits (`clip_qkv`), where a configuration says so.
+CLIPPED = ("olmo.OlmoAttention", "olmoe.OlmoeAttention")
 #: Whose heads are turned before they are normed.
 TURNED_FIRST = ("hunyuan_v1_dense.HunYuanDenseV1Attention",)
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
@@ -157,7 +159,7 @@ class AttentionParts(NamedTuple):
             turns,
             *((False, HALVES) if kind in STILL else _turns(attend)),
             kind in TURNED_FIRST,
-            getattr(config, "clip_qkv", None) or 0.0,
+            (config.clip_qkv if kind in CLIPPED else None) or 0.0,
             _stretch(attend) if kind in STRETCHED else None,
         )
 
@@ -182,7 +184,11 @@ def products(attend: Any) -> dict[str, Product]:
 def _joined(attend: Any, kind: str) -> int:
     if kind not in JOINED:
         return 0
-    return attend.num_attention_heads // attend.mp_num if hasattr(attend, "mp_num") else 1
+    if not hasattr(attend, "mp_num"):
+        return 1
+    if attend.num_attention_heads % attend.mp_num:
+        raise ValueError("its heads stand across the parts of its projection")
+    return attend.num_attention_heads // attend.mp_num
 
 
 def _norm(attend: Any, of: str) -> Any:

@@ -55,7 +55,8 @@ class NormParts(NamedTuple):
             raise ValueError(f"its norm ({type(norm).__name__}) is not known")
         offset, rounds, centers = NORMS[name]
         own, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
-        return cls(own, part(norm, "variance_epsilon", "eps") or EPSILON, offset, rounds, bias, centers)
+        epsilon = part(norm, "variance_epsilon", "eps")
+        return cls(own, EPSILON if epsilon is None else epsilon, offset, rounds, bias, centers)
 
 
 class Product(NamedTuple):

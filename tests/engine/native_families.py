@@ -117,7 +117,7 @@ TAKEN = {
     "persimmon": {"qk_layernorm": True},
     "gpt_bigcode": FAMILIES["gpt_bigcode"].changes,
     "gptj": FAMILIES["gptj"].changes,
-    "codegen": {**FAMILIES["codegen"].changes, "n_head": 8},
+    "codegen": {**FAMILIES["codegen"].changes, "num_attention_heads": 8},
     "apertus": {},
     "apertus1p5_text": {"output_vocab_size": 256},
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},

@@ -18,7 +18,7 @@ from nbgen.word_lists import WordLists
 from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, constrain
-from tests.engine.disturbances import DISTURBANCES
+from tests.engine.disturbances import DISTURBANCES, disarm
 from tests.engine.test_logit_processors import wire
 from tests.engine.test_native_decoder import DTYPES, TAKEN
 from tests.soak import TIMES
@@ -262,6 +262,7 @@ def scenario(seed: int, place: Place) -> None:
             run.add(waiting.pop())
         run.step()
         disturb(rng, place, run, aborted, [r.rid for r in requests if r not in waiting])
+    disarm(place.guessing)
     status = place.guessing.engine.status()
     assert status.blocks_free == status.blocks_total, "blocks leaked"
     check(seed, place, requests, run.found, aborted)

@@ -20,7 +20,7 @@ from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import Outputs, build, constrain, generate, ids, text
-from tests.engine.disturbances import DISTURBANCES
+from tests.engine.disturbances import DISTURBANCES, disarm
 from tests.engine.test_cuda_graphs import with_graphs
 from tests.engine.test_grammar import constrained
 from tests.soak import TIMES
@@ -137,6 +137,7 @@ def drive(
         if engine.has_work:
             new += engine.step()
         elif step > 60:
+            disarm(assembly)
             return outputs
         for output in new:
             outputs[output.rid].append(output)

@@ -107,7 +107,7 @@ def test_a_fork_that_goes_on_does_not_keep_the_server_from_ending() -> None:
 
 KILLED = """
 import os, signal
-from nbgen.notebook.private_server import STOP_SECONDS, PrivateServer
+from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import wait_for
 server = PrivateServer("no-such-model", options={"autoload": False})
 print(server._log.parent, server._process.pid, flush=True)

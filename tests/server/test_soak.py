@@ -112,8 +112,9 @@ class Caller(threading.Thread):
         assert self._post("flush_cache").status_code in (200, 400), "the latter while somebody is served"
 
     def _paused(self, prompt: Prompt, new: int) -> None:
-        assert self._post("pause_generation", mode=self._chance.choice(["in_place", "retract"])).status_code == 200
-        assert self._post("continue_generation").status_code == 200
+        paused = self._post("pause_generation", mode=self._chance.choice(["in_place", "retract"]))
+        continued = self._post("continue_generation")
+        assert (paused.status_code, continued.status_code) == (200, 200)
 
     def _reloaded(self, prompt: Prompt, new: int) -> None:
         """Whoever asks for an adapter that is away has it loaded again."""

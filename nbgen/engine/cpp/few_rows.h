@@ -91,7 +91,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
 // once for each strip of rows.
 template <typename Kind, int R, bool FETCHES, typename T>
 inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t apart) {
-    if constexpr (R > ROWS + 2) {
+    if constexpr (R > ROWS) {
         constexpr int STRIPS = (R + ROWS - 1) / ROWS, FIRST = (R + STRIPS - 1) / STRIPS;
         read_once<Kind, FIRST, FETCHES>(linear, input, output, n, apart);
         read_once<Kind, R - FIRST, false>(linear, input + FIRST * linear.inputs, output + FIRST * linear.outputs, n, apart);
