@@ -1,4 +1,4 @@
-"""JSON schemas with dates, times and durations as patterns: no back end of grammars holds to these so well by itself."""
+"""JSON schemas with dates, times and durations as patterns: no back end of grammars holds to them so well by itself."""
 
 from __future__ import annotations
 
