@@ -159,7 +159,7 @@ class AttentionParts(NamedTuple):
             turns,
             *((False, HALVES) if kind in STILL else _turns(attend)),
             kind in TURNED_FIRST,
-            (config.clip_qkv if kind in CLIPPED else None) or 0.0,
+            (getattr(config, "clip_qkv", None) if kind in CLIPPED else None) or 0.0,
             _stretch(attend) if kind in STRETCHED else None,
         )
 
