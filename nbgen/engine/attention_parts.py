@@ -92,10 +92,9 @@ class AttentionParts(NamedTuple):
     That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key.
     Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
-    what opens it behind each head; where they are `joined`, their key and value: of so many heads one
-    behind the other, and `values_first` perhaps. Heads that are `turned_first` are
-    normed behind that. No query, key or value is beyond `clip`, if that is not 0.
-    Queries may have a `stretch`.
+    what opens it behind each head; where they are `joined`, their key and value: of so many heads one behind the other,
+    and `values_first` perhaps. Heads that are `turned_first` are normed behind that. No query, key or value is beyond
+    `clip`, if that is not 0. Queries may have a `stretch`.
     """
 
     number: int
