@@ -1,5 +1,6 @@
 """Fixtures that all tests share: small random checkpoints of real architectures, as a user's folder would hold them."""
 
+import atexit
 import contextlib
 import gc
 import itertools
@@ -179,11 +180,7 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: an engine that makes room has all garbage looked for, again and again."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """It ends with the process."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # no sooner: pytest looks for all garbage five times at its end
 
 
 @pytest.fixture(autouse=True)

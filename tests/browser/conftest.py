@@ -21,8 +21,13 @@ FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' n
 #: JupyterLab now and then loses a cell or a widget on a busy machine; what fails twice is ours. `-ra` tells both.
 AGAIN = pytest.mark.flaky(reruns=1)
 BLANK = "about:blank"
-#: Also where another document has taken JupyterLab's place, its objects are still there.
-EMPTY = "() => document.contains(window.jupyterapp?.shell.node ?? null) && !document.querySelector('.jp-NotebookPanel')"
+#: Whether the page is a JupyterLab without notebooks, also of those that it opens again after it was loaded again.
+#: Where another document has taken JupyterLab's place, its objects are still there.
+EMPTY = """async () => {
+    const empty = () => !document.querySelector(".jp-NotebookPanel");
+    const here = document.contains(window.jupyterapp?.shell.node ?? null);
+    return here && empty() && (await window.jupyterapp.restored, empty());
+}"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,41 +78,30 @@ def lab(shared_lab: Lab, long_model: Path) -> Lab:
 
 
 class Desk:
-    """Hands out one tab again and again, since JupyterLab takes seconds to start; a new one after one not clean."""
+    """Hands out one tab again and again, since JupyterLab takes seconds to start."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._page: Page | None = None
-        self._loads = 0
 
     def page(self) -> Page:
         if self._page is None:
             self._page = self._browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
             self._page.context.set_default_timeout(1000 * PATIENCE)
-            self._page.on("load", self._loaded)
-            self._loads = 0
         return self._page
 
-    def _loaded(self, page: Page) -> None:
-        self._loads += page.url != BLANK
-
     def clear(self) -> None:
-        """Keep the tab if it shows a JupyterLab without notebooks.
-
-        One that was loaded a second time may open those again that it showed the first time: what is kept is the code
-        that the tab has read.
-        """
+        """Keep what the tab shows if it is a JupyterLab without notebooks, and else the code alone that it has read."""
         page = self.page()
-        if page.is_closed() or not page.evaluate(EMPTY):
+        if page.is_closed():
             page.context.close()
             self._page = None
             return
         page.unroute_all(behavior="ignoreErrors")
         page.context.clear_permissions()
-        if self._loads > 1:
+        if page.url != BLANK and not page.evaluate(EMPTY):
             page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             page.goto(BLANK)
-            self._loads = 0
 
 
 @pytest.fixture(scope="package")
@@ -126,18 +120,6 @@ def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
     page.remove_listener("pageerror", note)
     desk.clear()
     assert [failure for failure in failures if not any(words in failure for words in FOREIGN)] == []
-
-
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Page]:
-    """A tab of its own, for a Lab of its own."""
-    page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
-    page.context.set_default_timeout(1000 * PATIENCE)
-    failures: list[str] = []
-    page.on("pageerror", lambda error: failures.append(str(error)))
-    yield page
-    page.context.close()
-    assert not failures
 
 
 @pytest.fixture

@@ -39,10 +39,10 @@ def load(lab: Lab, **model: str) -> None:
     until(lambda: lab.get("nbgen/api/v1/model")["state"] == "ready")
 
 
-def serving(lab: Lab, folder: Path) -> Lab:
+def serving(lab: Lab, model: Path | str) -> Lab:
     """The same JupyterLab, once this model is in the place of any other."""
-    if lab.get("nbgen/api/v1/model")["name"] != str(folder):
-        load(lab, model=str(folder))
+    if lab.get("nbgen/api/v1/model")["name"] != str(model):
+        load(lab, model=str(model))
     return lab
 
 

@@ -31,7 +31,7 @@ c.DummyAuthenticator.password = {password!r}
 c.Authenticator.allow_all = True
 c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = {home!r}
-c.Spawner.environment = {{"JUPYTER_CONFIG_DIR": {home!r}.format(username="config")}}
+c.Spawner.environment = {{"JUPYTER_CONFIG_DIR": {home!r}.format(username="config"), "XDG_CACHE_HOME": {cache!r}}}
 c.Spawner.cmd = [{python!r}, "-m", "jupyterhub.singleuser"]
 c.Spawner.args = {args!r}
 c.Spawner.default_url = "/lab"
@@ -55,6 +55,7 @@ class Hub:
             token=secrets.token_hex(16),
             password=PASSWORD,
             home=str(folder / "{username}"),
+            cache=os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),  # or our C++ is compiled anew
             python=sys.executable,
             args=[f"--{name}={value}" for name, value in options.items()],
         )

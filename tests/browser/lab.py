@@ -51,6 +51,8 @@ STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.st
 #: The prompt of a cell that runs.
 RUNS = "[*]:"
 NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
+#: Or else each page that is loaded has the server look, for a second, whether JupyterLab should be built anew.
+NO_CHECK = '{"buildCheck": false}'
 FOLDERS = {
     "JUPYTER_CONFIG_DIR": "config",
     "JUPYTER_DATA_DIR": "data",
@@ -120,9 +122,8 @@ class Lab:
         for name in ("NBGEN_URL", "NBGEN_TOKEN"):
             environment.pop(name, None)
         self.root.mkdir(exist_ok=True)
-        news = self.folder / "settings" / "@jupyterlab" / "apputils-extension"
-        news.mkdir(parents=True, exist_ok=True)
-        (news / "notification.jupyterlab-settings").write_text(NO_NEWS)
+        self._write("settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings", NO_NEWS)
+        self._write("config/labconfig/page_config.json", NO_CHECK)
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
         if self._password:
@@ -136,6 +137,11 @@ class Lab:
         command += [f"--ServerApp.jpserver_extensions={name}={on}" for name, on in extensions.items()]
         with self.log.open("ab") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
 
     def _wait(self) -> None:
         for _ in range(600):

@@ -48,7 +48,9 @@ def right(element: Locator) -> float:
     return box["x"] + box["width"]
 
 
-def test_what_is_too_wide_is_reached_by_keys(opened: Notebook, panel: Panel, page: Page) -> None:
+def test_what_is_too_wide_is_reached_by_keys_buttons_are_in_sight_and_a_copy_is_told(
+    opened: Notebook, panel: Panel, page: Page
+) -> None:
     answer_with(page, MARKDOWN)
     panel.ask("hello")
     expect(panel.status).to_have_text(READY)
@@ -60,22 +62,11 @@ def test_what_is_too_wide_is_reached_by_keys(opened: Notebook, panel: Panel, pag
     until(lambda: code.evaluate("code => code.scrollLeft"))
     expect(panel.answers.get_by_role("group", name="Code, python")).not_to_have_attribute("tabindex", "0")
 
-
-def test_buttons_of_code_are_in_sight_where_there_is_little_room(opened: Notebook, panel: Panel, page: Page) -> None:
-    answer_with(page, MARKDOWN)
-    panel.ask("hello")
-    expect(panel.status).to_have_text(READY)
     narrow(page)
     copy = panel.answers.get_by_role("button", name="Copy code").first
     assert right(copy) <= right(panel.answers.locator(".nbgen-code").first)
 
-
-def test_a_copy_is_told_and_leaves_the_focus(opened: Notebook, panel: Panel, page: Page) -> None:
-    answer_with(page, MARKDOWN)
-    panel.ask("hello")
-    expect(panel.status).to_have_text(READY)
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
-    copy = panel.answers.get_by_role("button", name="Copy code").first
     copy.press("Enter")
     expect(panel.status).to_have_text("Copied")
     expect(copy).to_be_focused()

@@ -1,7 +1,6 @@
 """What becomes of an answer that is being written, and of the next one, when its server, model or kernel goes."""
 
 import re
-from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -44,29 +43,28 @@ def answers(panel: Panel) -> None:
     expect(panel.status).to_have_text("Stopped")
 
 
-def test_a_server_that_is_killed_and_begins_again(long_model: Path, tab: Page, tmp_path: Path) -> None:
-    lab = Lab(tmp_path, str(long_model))
+def test_a_server_that_is_killed_and_begins_again(lab: Lab, page: Page) -> None:
+    _, panel = streaming(lab, page, "server.ipynb")
+    panel.message.fill("a draft")
+    lab.crash()
     try:
-        _, panel = streaming(lab, tab, "server.ipynb")
-        panel.message.fill("a draft")
-        lab.crash()
         expect(panel.status).to_have_text("Reconnecting")
-        expect(dot(tab)).to_have_accessible_name("Not connected")
+        expect(dot(page)).to_have_accessible_name("Not connected")
         written = lasting(panel)
         said = panel.hears()
-        close = tab.locator(".jp-Dialog").get_by_role("button", name="Close")
+        close = page.locator(".jp-Dialog").get_by_role("button", name="Close")
         close.click()  # JupyterLab's own words, which may come again
-        tab.add_locator_handler(close, lambda button: button.click())
+        page.add_locator_handler(close, lambda button: button.click())
         panel.message.press("Escape")
         until(lambda: "The server does not answer: is Jupyter still running?" in said())
-        lab.begin()
-        expect(panel.answers.last.get_by_role("alert")).to_contain_text(LOST)
-        expect(panel.answers.last.locator(".nbgen-text")).to_contain_text(written)
-        expect(panel.message).to_have_value("a draft")
-        expect(dot(tab)).to_have_accessible_name("Ready")
-        answers(panel)
     finally:
-        lab.stop()
+        lab.begin()
+    expect(panel.answers.last.get_by_role("alert")).to_contain_text(LOST)
+    expect(panel.answers.last.locator(".nbgen-text")).to_contain_text(written)
+    expect(panel.message).to_have_value("a draft")
+    expect(dot(page)).to_have_accessible_name("Ready")
+    answers(panel)
+    page.remove_locator_handler(close)
 
 
 def test_stop_is_heard_once_the_server_is_there_again(lab: Lab, page: Page) -> None:

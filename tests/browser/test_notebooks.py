@@ -1,23 +1,21 @@
 """The notebooks that come with nbgen, run from top to bottom by a person's JupyterLab."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.files import serving
 from tests.browser.lab import Lab, Notebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+@pytest.fixture
+def installed(shared_lab: Lab) -> Lab:
     """JupyterLab as it is after `pip install`: with the extension and the bundled model."""
-    lab = Lab(tmp_path_factory.mktemp("installed"))
-    yield lab
-    lab.stop()
+    return serving(shared_lab, "bundled")
 
 
 def run_all(installed: Lab, page: Page, name: str) -> Notebook:

@@ -28,7 +28,7 @@ SLOW = Grammar("regex", "(" + "|".join(f"a{{0,{9000 - i}}}b{{0,{9000 - i}}}" for
 @pytest.fixture(scope="module")
 def compiler(tiny_model: Path) -> Iterator[GrammarCompiler]:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=2.0)
+    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=1.0)
     yield compiler
     refused = compiler.submit(Grammar("regex", "(")).exception()
     compiler.close()
@@ -61,7 +61,7 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_served(compiler: Gramma
     compiler.submit(Grammar("regex", "a")).result()
     started = time.monotonic()
     slow = compiler.submit(SLOW)
-    with pytest.raises(InvalidRequest, match=r"longer than 2 s|too much memory"):
+    with pytest.raises(InvalidRequest, match=r"longer than 1 s|too much memory"):
         slow.result()
     assert time.monotonic() - started < PATIENCE
     assert compiler.submit(Grammar("regex", "b")).result()
@@ -148,7 +148,7 @@ def single(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gramma
     """One with one process, which has begun."""
     monkeypatch.setattr(grammar_compiler, "WORKERS", 1)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=2.0)
+    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=1.0)
     assert compiler.submit(Grammar("regex", "a")).result()
     yield compiler
     compiler.close()
@@ -189,7 +189,7 @@ def test_what_is_ended_or_halted_twice_is_no_fault_of_the_grammar(
     single: GrammarCompiler, end: Callable[[psutil.Process], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Linux ends it where memory is short, or a suspended machine halts it."""
-    monkeypatch.setattr(worker_process, "START_SECONDS", 2.0)
+    monkeypatch.setattr(worker_process, "START_SECONDS", 1.0)
     future = single.submit(SLOW)
     while not future.done():
         for child in children():

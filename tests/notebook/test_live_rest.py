@@ -71,6 +71,12 @@ class Asking(threading.Thread):
             self.said = error
 
 
+def waits(live: LiveServer) -> bool:
+    """Whether somebody waits until training ends, for an answer or for a model that can give one."""
+    told = live.client.model()
+    return "waiting for training" in str(told) or bool((told["status"] or {}).get("waiting"))
+
+
 def test_who_asks_in_a_training_block_waits_and_the_engine_goes_on_to_tell_of_itself(
     rests: threading.Semaphore, live: LiveServer
 ) -> None:
@@ -95,7 +101,7 @@ def test_it_stops_in_a_training_block_while_somebody_waits(
     stopping = threading.Thread(target=live.stop)
     with live.training():
         asking = Asking()
-        asking.join(1.0)
+        wait_for(lambda: waits(live), "somebody waits")
         stopping.start()
         stopping.join(PATIENCE)
         assert not stopping.is_alive()

@@ -11,16 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
-import numpy as np
 import psutil
 import pytest
 
 import nbgen
-from nbgen import pieces
 from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, InvalidRequest, ModelError, NbgenError, Unavailable
-from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor
+from nbgen.messages import GenerateOutput, GenerateRequest, Media
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import engine_life, restarts, silence, standby
 from nbgen.server.engine_client import EngineClient
@@ -191,7 +189,6 @@ async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_othe
             (None, None, None),
             (str(tiny_model), None, "int8"),
             (None, "int4", "int4"),
-            ("bundled", None, "int8"),
         ):
             await client.load(model, asked)
             assert client.model is not None
@@ -373,107 +370,9 @@ async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: p
     assert client.state == "failed"
 
 
-class Faulty(Heard):
-    """A listener with a fault of its own."""
-
-    def add(self, *outputs: GenerateOutput) -> None:
-        raise RuntimeError("secret words")
-
-
-async def test_a_fault_in_what_is_done_with_outputs_is_a_crash_that_all_who_wait_hear_of(long_model: Path) -> None:
-    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
-    try:
-        await client.start()
-        first, faulty = psutil.Process(client.pid), Faulty()
-        client.submit(long_request("faulty"), faulty)
-        with pytest.raises(EngineStopped):
-            await asyncio.wait_for(client.change_memory(ReleaseMemory, ["kv_cache"]), PATIENCE)
-        await until(lambda: faulty.error)
-        assert "could not take in what the engine said; it is starting again" in faulty.error.message
-        await client.start()
-        assert not first.is_running()
-        client.submit(long_request("after"), heard := Heard())
-        await until(lambda: heard.outputs)
-        await client.change_memory(ReleaseMemory, ["kv_cache"])
-        assert client.state == "released"
-    finally:
-        await client.close(0)
-
-
-async def test_what_the_engine_cannot_read_ends_that_request_alone(long_model: Path) -> None:
-    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
-    try:
-        await client.start()
-        first, wrong, right = client.pid, Heard(), Heard()
-        with pytest.raises(InvalidRequest, match="folder"):
-            await client.load_adapter("a", 5)  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest, match="tags"):
-            await client.change_memory(ReleaseMemory, ["all"])
-        many = SamplingParams(min_new_tokens="many")  # type: ignore[arg-type]  # which no parser lets through
-        client.submit(GenerateRequest(rid="wrong", text="a", params=many), wrong)
-        client.submit(GenerateRequest(rid="right", text="a", params=SamplingParams(max_new_tokens=2)), right)
-        await until(lambda: wrong.error and any(output.finish_reason for output in right.outputs))
-        assert isinstance(wrong.error, InvalidRequest)
-        assert "min_new_tokens" in wrong.error.message
-        assert client.pid == first
-    finally:
-        await client.close(0)
-
-
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
     line = "OSError: /home/x/model.bin at 0x7f3a is not 'C:\\\\Users\\\\x' there"
     assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))
-
-
-def large_request(rid: str, *, tokens: int = 300) -> GenerateRequest:
-    """Embeddings of several pieces."""
-    rows = np.random.default_rng(0).standard_normal((tokens, 64), dtype="<f4")
-    embeds = Tensor(name="input_embeds", datatype="FP32", shape=rows.shape, data=memoryview(rows.tobytes()))
-    return GenerateRequest(rid=rid, input_embeds=embeds, params=SamplingParams(max_new_tokens=1, temperature=0.0))
-
-
-async def test_a_large_request_travels_in_pieces_and_others_pass_it(
-    long_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 2**14)
-    assert len(pieces.cut_request(large_request("r"))[0]) == 4
-    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
-    try:
-        waited, large, small, aborted = Heard(), Heard(), Heard(), Heard()
-        client.submit(large_request("waited"), waited)
-        await client.start()
-        client.submit(large_request("large"), large)
-        client.submit(large_request("aborted"), aborted)
-        client.submit(GenerateRequest(rid="small", text="a", params=SamplingParams(max_new_tokens=1)), small)
-        client.abort("aborted")
-        assert [output.finish_reason.type for output in aborted.outputs] == ["abort"]
-        await until(lambda: small.outputs and large.outputs and waited.outputs)
-        assert large.outputs[0].token_ids == waited.outputs[0].token_ids
-        assert large.outputs[0].prompt_tokens == 300
-        client.forget("aborted")
-        client.submit(large_request("aborted"), again := Heard())
-        await until(lambda: again.outputs)
-        assert again.outputs[0].prompt_tokens == 300
-    finally:
-        await client.close(0)
-
-
-async def test_a_large_request_that_is_still_on_its_way_when_the_engine_is_stopped_has_its_end(
-    long_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 2**14)
-    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
-    runs = Runs(client, lambda: None)
-    try:
-        await client.start()
-        request = large_request("large", tokens=3000)
-        request = msgspec.structs.replace(request, params=SamplingParams(max_new_tokens=1, n=2))
-        runs.start(run := Run(request, chat="c", kept=True, messages=[]))
-        await client.stop()
-        assert run.error is not None
-        assert runs.find("large") is run
-    finally:
-        await client.close(0)
 
 
 async def test_who_leaves_a_run_that_has_ended_leaves_the_next_of_its_id_alone() -> None:
