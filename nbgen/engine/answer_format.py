@@ -20,9 +20,10 @@ from nbgen.engine.answer_parser import AnswerParser
 from nbgen.engine.argument_grammar import STYLE
 from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
 from nbgen.engine.harmony import HARMONY, harmony_calls, writes_harmony
-from nbgen.engine.python_calls import example, python_calls, with_told_calls
+from nbgen.engine.python_calls import python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
+from nbgen.engine.told_calls import told_calls
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ def _calls(
     if thought is HARMONY:
         calls = harmony_calls(turns)
         return calls if calls and _reads(calls, turns, thought) else None
-    calls = python_calls(turns, source, tokens) or CallFormat.of(turns)
+    calls = python_calls(turns, source, tokens) or CallFormat.of(turns) or told_calls(turns, tokens)
     if calls is None or not _reads(calls, turns, None):
         return None
     return calls if calls.style == STYLE else with_told_calls(calls, turns)
@@ -127,10 +128,11 @@ def _reads(calls: CallFormat, turns: TemplateTurns, thought: ThoughtFormat | Non
     except ValueError:
         return False
     for names in (NAMES[:1], NAMES) if calls.separator else (NAMES[:1],):
-        python = calls.style == STYLE
-        text = example(calls, names) if python else call_turn(turns, names, as_text=calls.arguments_as_text)
+        wanted = [(name, ARGUMENTS) for name in names]
+        shown = calls.style != STYLE and not calls.in_content
+        text = call_turn(turns, names, as_text=calls.arguments_as_text) if shown else calls.written(wanted)
         parts = answers.parser("", TOOLS, thoughts=False).feed(text, last=True)
         found = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
-        if found != [(name, ARGUMENTS) for name in names]:
+        if found != wanted:
             return False
     return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nbgen.engine.written_calls import written_calls
+import msgspec
+
 from nbgen.messages import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
 
 #: The field of a turn that most templates read thoughts from.
 THOUGHT = "reasoning_content"
+
+
+def named_results(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """The messages, those of tools with the name of the function whose call they answer."""
+    names: dict[str, str] = {}
+    found = []
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        name = message.name or names.get(message.tool_call_id, "")
+        found.append(msgspec.structs.replace(message, name=name) if message.role == "tool" else message)
+    return found
+
+
+def with_tools(turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns with the tools as a text in the system's."""
+    written = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    first = turns[0] if turns[0]["role"] == "system" else {"role": "system", "content": ""}
+    return [{**first, "tools": written}, *turns[first is turns[0] :]]
 
 
 def template_message(message: ChatMessage, content: Any, answers: AnswerFormat | None = None) -> dict[str, Any]:
@@ -43,8 +62,7 @@ def _with_text(content: Any, text: str) -> Any:
 def _written(form: CallFormat, calls: list[ToolCall]) -> str:
     """What the model itself writes to make these calls."""
     found = [(call.name, _parsed(call.arguments)) for call in calls]
-    text = written_calls([(name, arguments if isinstance(arguments, dict) else {}) for name, arguments in found])
-    return form.before.removesuffix("[") + text + form.after.removeprefix(")]")
+    return form.written((name, arguments if isinstance(arguments, dict) else {}) for name, arguments in found)
 
 
 def _call(call: ToolCall, as_text: bool) -> dict[str, Any]:

@@ -13,7 +13,10 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 #: The field of what stands before an answer's text and is none of it, as `<|channel|>final<|message|>`.
 LEAD = "lead"
 #: What thoughts stand between, where a template leaves them out of turns that are over.
-PAIRS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+PAIRS = (
+    *(("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>")),
+    *(("<|channel>thought", "<channel|>"), ("<|inner_prefix|>", "<|inner_suffix|>")),
+)
 _TAG = r"(?:<[^<>]+>|\[[^\[\]]+\])"
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from nbgen.engine import template_fault, template_options
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import too_many_bytes
-from nbgen.engine.template_messages import template_message
+from nbgen.engine.template_messages import named_results, template_message, with_tools
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
@@ -75,7 +75,7 @@ class Tokenizer:
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
-                [template_message(m, m.text, answers) for m in messages],
+                [template_message(m, m.text, answers) for m in named_results(messages)],
                 tools or [],
                 opens_answer,
                 continue_final_message=continues_last,
@@ -93,6 +93,10 @@ class Tokenizer:
     def _render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool, /, **options: Any
     ) -> str:
+        template = self._tokenizer.chat_template
+        options = template_options.of_tools(template, tools) | options
+        if tools and template_options.in_system(template):
+            messages = with_tools(messages, tools)
         return self._tokenizer.apply_chat_template(
             messages, tools=tools or None, tokenize=False, add_generation_prompt=opens, **options
         )

@@ -1,4 +1,4 @@
-"""Calls of tools as lists in Python's syntax, `[name(key="value")]`, or in JSON: read, and written. Runs nothing.
+"""Calls of tools in Python's syntax, `[name(key="value")]`, or in JSON: read, and written. Runs nothing.
 
 Values are literals: strings, numbers, lists and dicts, `True` or `true`. Knows no templates and no tokens.
 """
@@ -63,11 +63,6 @@ def begun_calls(text: str) -> list[tuple[str, dict[str, Any], bool]]:
     return list(_Reader(text.strip()).begun())
 
 
-def written_calls(calls: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """A list of calls in Python's syntax."""
-    return "[" + ", ".join(f"{name}({written_arguments(arguments)})" for name, arguments in calls) + "]"
-
-
 def written_arguments(arguments: Mapping[str, Any]) -> str:
     """Arguments as Python's keyword arguments."""
     return ", ".join(f"{key}={_written(value)}" for key, value in arguments.items())
@@ -94,6 +89,10 @@ def _of_object(value: Any) -> tuple[str, dict[str, Any]]:
         arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
         if isinstance(arguments, dict):
             return name, arguments
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, arguments),) = value.items()
+        if isinstance(arguments, dict):
+            return name, arguments
     raise ValueError("an object that is no call")
 
 
@@ -107,13 +106,20 @@ class _Reader:
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
         listed = self._takes("[")
         found = [self._call()]
-        while self._takes(",") and not (listed and self._sees("]")):
+        while self._goes_on(listed):
             found.append(self._call())
         if listed:
             self._must("]")
         if self._place < len(self._text):
             raise ValueError("there is more than calls")
         return found
+
+    def _goes_on(self, listed: bool) -> bool:
+        """Whether another call follows: after a comma, or where it is no list, in a line of its own."""
+        if self._takes(","):
+            return not (listed and self._sees("]"))
+        own_line = "\n" in self._text[self._text.rfind(")", 0, self._place) : self._place]
+        return own_line and not listed and self._place < len(self._text)
 
     def begun(self) -> Iterator[tuple[str, dict[str, Any], bool]]:
         """Each call up to where the text ends, or is none any more."""

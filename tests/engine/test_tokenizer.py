@@ -12,6 +12,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ToolCall
 from tests.chat_templates import CALLS, template
 from tests.conftest import save_tokenizer
+from tests.engine.test_answer_format import TOOLS
 
 TEXT = "aé🙂 \ufffd"
 
@@ -42,6 +43,38 @@ def test_arguments_that_are_nested_too_deeply_are_text(tmp_path: Path) -> None:
     call = ToolCall(id="a", name="f", arguments="[" * 2000)
     ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
     assert call.arguments in tokenizer.text(ids)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ xml_tools if xml_tools else '' }}",
+        "{% for m in messages %}{{ m.role + m['tools'] if 'tools' in m else '' }}{{ m.content }}{% endfor %}",
+    ],
+)
+def test_tools_reach_templates_that_look_for_them_elsewhere(tmp_path: Path, source: str) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = source
+    tokenizer = Tokenizer(pretrained, {0}, 512)
+    for turns in ([], [ChatMessage(role="system", content="Be brief.")]):
+        messages = [*turns, ChatMessage(role="user", content="?")]
+        text = tokenizer.text(tokenizer.encode_chat(messages, tools=TOOLS))
+        assert ("get_weather" in text, text.count("system")) == (True, "system" in text)
+        assert "get_weather" not in tokenizer.text(tokenizer.encode_chat([*messages, *messages]))
+
+
+def test_a_result_has_the_name_of_the_function_that_was_called(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = "{% for m in messages %}{{ m.name }} {% endfor %}"
+    calls = [ToolCall(id=name[0], name=name, arguments="{}") for name in ("one", "two")]
+    results = [ChatMessage(role="tool", tool_call_id=each, content="?") for each in ("t", "o", "x")]
+    named = ChatMessage(role="tool", tool_call_id="o", content="?", name="own")
+    ids = Tokenizer(pretrained, {0}, 512).encode_chat(
+        [ChatMessage(role="assistant", tool_calls=calls), *results, named]
+    )
+    assert pretrained.decode(ids).split() == ["two", "one", "own"]
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:
