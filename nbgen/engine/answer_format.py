@@ -113,13 +113,13 @@ def _calls(
     turns: TemplateTurns, thought: ThoughtFormat | None, source: str, tokens: Collection[str]
 ) -> CallFormat | None:
     """The format of calls, if what the template writes is read as what was to be written."""
-    if thought is HARMONY:
-        calls = harmony_calls(turns)
-        return calls if calls and _reads(calls, turns, thought) else None
-    calls = python_calls(turns, source, tokens) or CallFormat.of(turns) or told_calls(turns, tokens)
-    if calls is None or not _reads(calls, turns, None):
+    harmony = thought is HARMONY
+    own = harmony_calls(turns) if harmony else python_calls(turns, source, tokens) or CallFormat.of(turns)
+    calls = own or (None if harmony else told_calls(turns, tokens))
+    if calls is None or not _reads(calls, turns, thought if harmony else None):
         return None
-    return calls if calls.style == STYLE else with_told_calls(calls, turns)
+    calls = calls._replace(single=not calls.in_content and not call_turn(turns, NAMES, as_text=calls.arguments_as_text))
+    return calls if harmony or calls.style == STYLE else with_told_calls(calls, turns)
 
 
 def _reads(calls: CallFormat, turns: TemplateTurns, thought: ThoughtFormat | None) -> bool:

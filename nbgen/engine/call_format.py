@@ -63,6 +63,8 @@ class CallFormat(NamedTuple):
     arguments_as_text: bool = False
     #: Whether a template writes no calls, so that they have to be in a turn's text.
     in_content: bool = False
+    #: Whether a turn has one call at most.
+    single: bool = False
 
     @classmethod
     def of(cls, turns: TemplateTurns) -> CallFormat | None:

@@ -24,7 +24,7 @@ from nbgen.engine.context_length import PromptTooLong
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
-from nbgen.engine.template_messages import named_results, template_message
+from nbgen.engine.template_messages import adapted, template_message
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_MEDIA
@@ -205,7 +205,7 @@ class Processor:
                 field="messages",
             )
         each = {kind: map(_plain, items) for kind, items in found.items()}
-        return [template_message(m, self._content(m, each), self.answers) for m in named_results(messages)]
+        return [template_message(m, self._content(m, each), self.answers) for m in adapted(messages, self.answers)]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if isinstance(message.content, str):

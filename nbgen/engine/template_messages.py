@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,15 +19,40 @@ if TYPE_CHECKING:
 THOUGHT = "reasoning_content"
 
 
-def named_results(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """The messages, those of tools with the name of the function whose call they answer."""
+def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None) -> list[ChatMessage]:
+    """The messages, those of tools with the name of the function whose call they answer.
+
+    A template of this format that takes one call a turn gets several as turns of their own, each with its results.
+    """
     names: dict[str, str] = {}
-    found = []
+    found: list[ChatMessage] = []
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         name = message.name or names.get(message.tool_call_id, "")
         found.append(msgspec.structs.replace(message, name=name) if message.role == "tool" else message)
-    return found
+    return list(_with_single_calls(found)) if answers and answers.calls and answers.calls.single else found
+
+
+def _with_single_calls(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+    yield from takewhile(_is_result, messages)
+    for place, message in enumerate(messages):
+        if not _is_result(message):
+            yield from _of_single_calls(message, list(takewhile(_is_result, messages[place + 1 :])))
+
+
+def _of_single_calls(message: ChatMessage, results: list[ChatMessage]) -> Iterator[ChatMessage]:
+    calls = message.tool_calls
+    first = msgspec.structs.replace(message, tool_calls=calls[:1])
+    *turns, last = [first, *(ChatMessage(role="assistant", tool_calls=[call]) for call in calls[1:])]
+    for turn, call in zip(turns, calls, strict=False):
+        yield turn
+        yield from (each for each in results if each.tool_call_id == call.id)
+    yield last
+    yield from (each for each in results if each.tool_call_id not in {call.id for call in calls[:-1]})
+
+
+def _is_result(message: ChatMessage) -> bool:
+    return message.role == "tool"
 
 
 def with_tools(turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from nbgen.engine import template_fault, template_options
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import too_many_bytes
-from nbgen.engine.template_messages import named_results, template_message, with_tools
+from nbgen.engine.template_messages import adapted, template_message, with_tools
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
@@ -75,7 +75,7 @@ class Tokenizer:
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
-                [template_message(m, m.text, answers) for m in named_results(messages)],
+                [template_message(m, m.text, answers) for m in adapted(messages, answers)],
                 tools or [],
                 opens_answer,
                 continue_final_message=continues_last,

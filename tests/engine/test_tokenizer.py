@@ -7,10 +7,11 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
+from nbgen.engine.template_messages import adapted
 from nbgen.engine.tokenizer import MAX_BESIDE_TEXT, Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ToolCall
-from tests.chat_templates import CALLS, template
+from tests.chat_templates import CALLS, CHANNELS, template
 from tests.conftest import save_tokenizer
 from tests.engine.test_answer_format import TOOLS
 
@@ -75,6 +76,23 @@ def test_a_result_has_the_name_of_the_function_that_was_called(tmp_path: Path) -
         [ChatMessage(role="assistant", tool_calls=calls), *results, named]
     )
     assert pretrained.decode(ids).split() == ["two", "one", "own"]
+
+
+@pytest.mark.parametrize("source", [template(CALLS["bare"]), CHANNELS], ids=["refuses several", "leaves others out"])
+def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_path: Path, source: str) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = source
+    calls = [ToolCall(id=each, name=f"f{each}", arguments="{}") for each in "123"]
+    results = [ChatMessage(role="tool", tool_call_id=each, content=f"result {each}") for each in "x231"]
+    turns = [ChatMessage(role="assistant", content="Well.", tool_calls=calls), *results]
+    question = ChatMessage(role="user", content="?")
+    messages = [results[0], question, *turns, question, *turns]
+    tokenizer = Tokenizer(pretrained, {0}, 4096)
+    assert tokenizer.text(tokenizer.encode_chat(messages)).count("Well.") == 2
+    told = [(each.content, *(call.name for call in each.tool_calls)) for each in adapted(messages, tokenizer.answers)]
+    once = [("Well.", "f1"), ("result 1",), ("", "f2"), ("result 2",), ("", "f3"), ("result x",), ("result 3",)]
+    assert told == [("result x",), ("?",), *once, ("?",), *once]
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:
