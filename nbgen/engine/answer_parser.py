@@ -5,6 +5,7 @@ What cannot be read as a call is text, as it came. Knows neither tokens nor sequ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.content_parsers import process_field
+from transformers.utils.chat_parsing.response_parser import _schema_types
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
 
 from nbgen.engine.call_format import (
@@ -29,7 +31,7 @@ from nbgen.engine.cut_calls import BegunCall, read_begun
 from nbgen.engine.marked_arguments import as_json
 from nbgen.engine.open_call import TAGGED, OpenCall, first_delimiter
 from nbgen.engine.thought_format import LEAD, THOUGHTS
-from nbgen.engine.written_calls import read_arguments, read_calls
+from nbgen.engine.written_calls import read_arguments, read_calls, read_value
 from nbgen.messages import AnswerPart, ToolCall
 
 #: What some templates demand of a call's id: nine letters and digits.
@@ -188,7 +190,20 @@ class AnswerParser:
             return [_made(name, arguments) for name, arguments in read_calls(value)]
         if call.field.name == NAMED_CALLS:
             return [_made(value["name"], read_arguments(value["arguments"]))]
-        return [_call(each) for each in (value if isinstance(value, list) else [value])]
+        calls = value if isinstance(value, list) else [value]
+        if call.field.content == TAGGED:
+            for each in calls:
+                self._read_values(**each["function"])
+        return [_call(each) for each in calls]
+
+    def _read_values(self, name: str, arguments: dict[str, Any]) -> None:
+        """Read lists and objects that are arguments in tags, and written as Python does."""
+        properties = self._casts._tool_params.get(name) or {}
+        for key, text in arguments.items():
+            wanted = {"array", "object"}.intersection(_schema_types(properties.get(key, {})))
+            if wanted and isinstance(text, str):
+                with contextlib.suppress(ValueError):
+                    arguments[key] = read_value(text)
 
     def _read_field(self, call: OpenCall, body: str) -> Any:
         """As the template has it; or calls of known functions in objects that are like its own."""

@@ -235,7 +235,10 @@ def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){_loose(between)}(?P<value>.*?){_loose(close)}"
+    # An attribute says what is text, and text may stand in a section for it.
+    between = _loose(between).replace('"true"', '"(?:true|false)"')
+    value = r"(?P<quoted><!\[CDATA\[)?(?P<value>.*?)(?(quoted)\]\]>)"
+    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){between}{value}{_loose(close)}"
     fields = _named_fields(before, middle, separator, after)
     fields[CALLS] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
     return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)

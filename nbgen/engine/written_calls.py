@@ -26,6 +26,8 @@ _STRING = re.compile(
     r"|'((?:[^\\']++|\\.)*+)')",
     re.DOTALL,
 )
+#: What comes after a value, or after a key.
+_FOLLOWS = re.compile(r"\s*+(?:[,:)\]}]|\Z)")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
@@ -56,6 +58,14 @@ def read_arguments(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("no object")
     return found
+
+
+def read_value(text: str) -> Any:
+    """A value as Python writes it. Raises ValueError where it is none."""
+    try:
+        return _Reader(text.strip()).value()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def begun_calls(text: str) -> list[tuple[str, dict[str, Any], bool]]:
@@ -114,6 +124,12 @@ class _Reader:
             raise ValueError("there is more than calls")
         return found
 
+    def value(self) -> Any:
+        found = self._value(0)
+        if self._place < len(self._text):
+            raise ValueError("there is more than a value")
+        return found
+
     def _goes_on(self, listed: bool) -> bool:
         """Whether another call follows: after a comma, or where it is no list, in a line of its own."""
         if self._takes(","):
@@ -163,7 +179,7 @@ class _Reader:
         if self._takes("{"):
             return self._dict(depth + 1)
         if (string := _STRING.match(self._text, self._place)) is not None:
-            return self._string(string)
+            return self._string(string) if _FOLLOWS.match(self._text, string.end()) else self._loose_string()
         if (word := _KEY.match(self._text, self._place)) is not None and word.group() in _WORDS:
             self._place = word.end()
             return _WORDS[word.group()]
@@ -193,6 +209,15 @@ class _Reader:
         self._place = found.end()
         body = next(group for group in found.groups() if group is not None)
         return body if found.group()[0] in "rR" else _ESCAPE.sub(_character, body)
+
+    def _loose_string(self) -> str:
+        """One with quotes in it that should be escaped: it ends at one that something may follow."""
+        quote = self._text[self._place]
+        end = re.compile(quote + _FOLLOWS.pattern).search(self._text, self._place + 1)
+        if quote not in "'\"" or end is None:
+            raise ValueError(f"unexpected at {self._place}")
+        body, self._place = self._text[self._place + 1 : end.start()], end.start() + 1
+        return _ESCAPE.sub(_character, body)
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         self._skip_space()

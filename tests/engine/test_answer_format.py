@@ -164,6 +164,36 @@ def test_calls_are_read_that_are_not_quite_as_the_template_writes_them(way: str,
 
 
 @pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("{'x': [1, True], \"y\": None}", {"x": [1, True], "y": None}),
+        ('{"x": [1, true], "y": null}', {"x": [1, True], "y": None}),
+        ("<![CDATA[{'x': '</p>'}]]>", {"x": "</p>"}),
+        ("[1]\n", [1]),
+        ("{'x': f()}", "{'x': f()}"),
+        ("Rome", "Rome"),
+    ],
+)
+def test_lists_and_objects_in_tags_may_be_written_as_python_does(written: str, value: Any) -> None:
+    types = {"anyOf": [{"type": "object"}, {"type": "array"}, {"type": "null"}]}
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"a": types, "b": {"type": "string"}}}}}]
+    text = "".join(f"<parameter={key}>{written}</parameter>" for key in "ab")
+    parser = learned(template(CALLS["tags"])).parser("", tools, thoughts=True)
+    parts = parser.feed(f"<tool_call><function=f>{text}</function></tool_call>", last=True)
+    (call,) = [part.tool_call for part in parts]
+    assert json.loads(call.arguments)["a"] == value
+    assert isinstance(json.loads(call.arguments)["b"], str)
+
+
+@pytest.mark.parametrize("text", ["true", "false"])
+def test_an_attribute_may_say_what_is_no_text(text: str) -> None:
+    each = '<p name="{{ key }}" string="true">{{ value }}</p>'
+    source = template(CALLS["tags"].replace("<parameter={{ key }}>\n{{ value }}\n</parameter>\n", each))
+    text = f'<tool_call>\n<function=get_weather>\n<p name="days" string="{text}">1</p></function>\n</tool_call>'
+    assert joined(read(learned(source), text)) == ("", "", [("get_weather", {"days": 1})])
+
+
+@pytest.mark.parametrize(
     ("way", "separator"), [("bare", "; "), ("bare", "\n"), ("tags", "\n"), ("marked", "<tool_call|>\n")]
 )
 def test_several_calls_without_what_begins_them(way: str, separator: str) -> None:

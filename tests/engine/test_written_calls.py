@@ -37,6 +37,8 @@ def test_values_may_be_written_as_python_does(arguments: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("written", "value"),
     [
+        ("'It's \"so\", '1,2p' and so on\\n'", "It's \"so\", '1,2p' and so on\n"),
+        ('"a "b" c"', 'a "b" c'),
         ("'It\\'s \"so\", [1)]'", 'It\'s "so", [1)]'),
         ('"""a "b"\nc"""', 'a "b"\nc'),
         ("'''a'b'''", "a'b"),
