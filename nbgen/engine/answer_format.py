@@ -78,7 +78,7 @@ class AnswerFormat:
             tokens = {str(token): token.special for token in tokenizer.added_tokens_decoder.values()}
             found = cls.of(render, text, ends, getattr(tokenizer, "response_template", None), tokens)
             if found is not None:
-                found.has_special_tokens = any(special and found._mentions(each) for each, special in tokens.items())
+                found.has_special_tokens = any(special and found.mentions(each) for each, special in tokens.items())
             return found
         except (ValueError, TypeError):
             log.exception("the model's response template cannot be read: answers are taken for text")
@@ -94,7 +94,8 @@ class AnswerFormat:
         """For an answer to a prompt that ends so: its thoughts are wanted apart or not, all its calls or the first."""
         return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel)
 
-    def _mentions(self, token: str) -> bool:
+    def mentions(self, token: str) -> bool:
+        """Whether a token tells parts of an answer apart."""
         return token in json.dumps(self._template, ensure_ascii=False).replace("\\", "")
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)

@@ -11,6 +11,7 @@ from nbgen.engine import template_fault, template_options
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import too_many_bytes
 from nbgen.engine.template_messages import adapted, template_message, with_tools
+from nbgen.engine.template_turns import TemplateTurns
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
@@ -88,7 +89,22 @@ class Tokenizer:
     @cached_property
     def answers(self) -> AnswerFormat | None:
         """How the model writes thoughts and calls of tools, as far as its template shows."""
-        return AnswerFormat.of_model(self._tokenizer, self._render, [self.token_text(i) for i in self.eos_ids])
+        return AnswerFormat.of_model(self._tokenizer, self._render, self.ends)
+
+    @property
+    def ends(self) -> list[str]:
+        """The texts of the end tokens."""
+        return [self.token_text(i) for i in self.eos_ids]
+
+    @cached_property
+    def turn_end(self) -> str:
+        """What the chat template writes after an answer; "" without one."""
+        return TemplateTurns(self._render).end if self.has_chat_template else ""
+
+    def special_at(self, text: str) -> frozenset[int]:
+        """The special token that a text begins with, if any."""
+        added = self._tokenizer.added_tokens_decoder.items()
+        return frozenset(i for i, token in added if token.special and text.startswith(str(token)))
 
     def _render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool, /, **options: Any
