@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -18,7 +18,7 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplate,
 
 from nbgen.engine.answer_parser import AnswerParser
 from nbgen.engine.argument_grammar import STYLE
-from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
+from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, OTHER_ID, TOOLS, CallFormat, call_turn
 from nbgen.engine.harmony import HARMONY, harmony_calls, writes_harmony
 from nbgen.engine.python_calls import python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
@@ -119,7 +119,9 @@ def _calls(
     calls = own or (None if harmony else told_calls(turns, tokens))
     if calls is None or not _reads(calls, turns, thought if harmony else None):
         return None
-    calls = calls._replace(single=not calls.in_content and not call_turn(turns, NAMES, as_text=calls.arguments_as_text))
+    if not calls.in_content:
+        turn = partial(call_turn, turns, as_text=calls.arguments_as_text)
+        calls = calls._replace(single=not turn(NAMES), short_ids=not turn(NAMES[:1], call_id=OTHER_ID))
     return calls if harmony or calls.style == STYLE else with_told_calls(calls, turns)
 
 

@@ -23,8 +23,8 @@ from nbgen.engine.written_calls import written_arguments
 
 NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
-#: Nine letters and digits: some templates take no other ids.
-CALL_ID = "nbgenid00"
+#: Nine letters and digits: some templates take no other ids. Those of OpenAI's own models are longer.
+CALL_ID, OTHER_ID = "nbgenid00", "call_nbgenid00"
 #: The field of what ends a section of calls.
 END_OF_CALLS = "end_of_calls"
 #: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
@@ -63,8 +63,9 @@ class CallFormat(NamedTuple):
     arguments_as_text: bool = False
     #: Whether a template writes no calls, so that they have to be in a turn's text.
     in_content: bool = False
-    #: Whether a turn has one call at most.
+    #: Whether a turn has one call at most, and whether ids have nine letters and digits.
     single: bool = False
+    short_ids: bool = False
 
     @classmethod
     def of(cls, turns: TemplateTurns) -> CallFormat | None:
@@ -95,10 +96,10 @@ class CallFormat(NamedTuple):
         return self.before + self.separator.join(each) + self.after
 
 
-def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool) -> str:
+def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool, call_id: str = CALL_ID) -> str:
     """What a template writes for a turn that calls these functions."""
     arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
-    calls = [{"id": CALL_ID, "type": "function", "function": {"name": n, "arguments": arguments}} for n in names]
+    calls = [{"id": call_id, "type": "function", "function": {"name": n, "arguments": arguments}} for n in names]
     answers = (turns.answer({"role": "assistant", **content, "tool_calls": calls}) for content in EMPTY)
     return next((answer for answer in answers if names[-1] in answer), "")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -22,15 +24,30 @@ THOUGHT = "reasoning_content"
 def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None) -> list[ChatMessage]:
     """The messages, those of tools with the name of the function whose call they answer.
 
-    A template of this format that takes one call a turn gets several as turns of their own, each with its results.
+    A template of this format that takes one call a turn gets several as turns of their own, each with its results, and
+    one that takes ids of nine letters and digits such in the place of others.
     """
+    form = answers.calls if answers else None
+    if form and form.short_ids:
+        messages = [_with_short_ids(message) for message in messages]
     names: dict[str, str] = {}
     found: list[ChatMessage] = []
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         name = message.name or names.get(message.tool_call_id, "")
         found.append(msgspec.structs.replace(message, name=name) if message.role == "tool" else message)
-    return list(_with_single_calls(found)) if answers and answers.calls and answers.calls.single else found
+    return list(_with_single_calls(found)) if form and form.single else found
+
+
+def _with_short_ids(message: ChatMessage) -> ChatMessage:
+    calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls]
+    return msgspec.structs.replace(message, tool_calls=calls, tool_call_id=_short(message.tool_call_id))
+
+
+def _short(call_id: str) -> str:
+    """The same for the same id; none for none."""
+    known = not call_id or re.fullmatch("[a-zA-Z0-9]{9}", call_id)
+    return call_id if known else hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _with_single_calls(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:

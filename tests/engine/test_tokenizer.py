@@ -1,5 +1,6 @@
 """What single tokens are: the bytes of those that are part of a character, in each kind of vocabulary."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,21 @@ def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_
     told = [(each.content, *(call.name for call in each.tool_calls)) for each in adapted(messages, tokenizer.answers)]
     once = [("Well.", "f1"), ("result 1",), ("", "f2"), ("result 2",), ("", "f3"), ("result x",), ("result 3",)]
     assert told == [("result x",), ("?",), *once, ("?",), *once]
+
+
+def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    checked = "{% if call.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ call.id }}"
+    pretrained.chat_template = template(CALLS["named"].replace("[ARGS]", f"[ID]{checked}[ARGS]")).replace(
+        "<result>", "<result>{{ m.tool_call_id }} "
+    )
+    calls = [ToolCall(id=each, name="f", arguments="{}") for each in ("call_1", "call_2", "nineChars", "a-bcdefgh")]
+    results = [ChatMessage(role="tool", tool_call_id=call.id, content="?") for call in calls]
+    tokenizer = Tokenizer(pretrained, {0}, 4096)
+    text = tokenizer.text(tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results]))
+    found, told = re.findall(r"\[ID\](\w{9})\[", text), re.findall(r"<result>(\w{9}) ", text)
+    assert (found, len(set(found)), found[2]) == (told, 4, "nineChars")
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:
