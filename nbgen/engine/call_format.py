@@ -44,6 +44,9 @@ TOOLS: list[dict[str, Any]] = [
 XML_STYLES = {"<parameter=": "qwen_xml", "<arg_key>": "glm_xml", '<parameter name="': "minimax_xml"}
 #: What a turn has for text where it has none.
 EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
+#: What Mistral's models write between a name and its arguments or not, whichever of it the template does.
+_MISTRAL = (r"\[ARGS\]", r"\[CALL_ID\][\w-]+\[ARGS\]")
+_OPTIONAL = dict.fromkeys(_MISTRAL, r"(?:\[CALL_ID\][\w-]{1,64})?(?:\[ARGS\])?\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
 
@@ -239,7 +242,8 @@ def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
     # An attribute says what is text, and text may stand in a section for it.
     between = _loose(between).replace('"true"', '"(?:true|false)"')
     value = r"(?P<quoted><!\[CDATA\[)?(?P<value>.*?)(?(quoted)\]\]>)"
-    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){between}{value}{_loose(close)}"
+    end = rf"(?:{_loose(close)}|\s*(?={_first(tag)}[^<>\n]{{1,200}}{between}))"  # or the next, where it is left out
+    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){between}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
     fields[CALLS] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
     return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)
@@ -250,8 +254,9 @@ def _function(name: str, arguments: str) -> dict[str, Any]:
 
 
 def _loose(text: str) -> str:
-    """The text as a pattern: white space around it may be missing, ids and numbers may be others."""
+    """The text as a pattern: white space in it and around it may be missing, ids and numbers may be others."""
     pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()).replace(CALL_ID, r"[\w-]+"))
+    pattern = _OPTIONAL.get(pattern, re.sub(r"(?:\\\s)+", r"\\s*", pattern))
     return rf"\s*{pattern}\s*" if pattern else r"\s*"
 
 

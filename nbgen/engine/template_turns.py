@@ -52,6 +52,11 @@ class TemplateTurns:
         return _whole_tags(shared_start(self.text(opens=True), self._plain[0]))
 
     @property
+    def start(self) -> str:
+        """What stands between how the model's turn begins and its text."""
+        return self._plain[0].removeprefix(self.header)
+
+    @property
     def end(self) -> str:
         """How the model's turn ends."""
         return self._plain[1]

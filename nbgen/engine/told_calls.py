@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection
 
-from nbgen.engine.call_format import ARGUMENTS, NAMES, CallFormat, leaves_calls_out
+from nbgen.engine.call_format import ARGUMENTS, CALLS, NAMES, CallFormat, leaves_calls_out
 from nbgen.engine.template_turns import TemplateTurns
 
 #: Tokens that a JSON list of calls stands between: Phi-4-mini has both, Granite 3 the first, of which its words tell.
@@ -34,6 +34,9 @@ def told_calls(turns: TemplateTurns, tokens: Collection[str]) -> CallFormat | No
         found = CallFormat.written_so(one, two)
     else:
         return None
+    if found and CALLS in found.fields:  # Granite 3.1 writes the token's words
+        field = found.fields[CALLS]
+        field["open_pattern"] = field["open_pattern"].replace(re.escape(MARKS[0]), r"<\|?tool_call\|?>")
     return found and found._replace(in_content=True)
 
 

@@ -95,6 +95,8 @@ def _json_objects(text: str) -> Iterator[Any]:
 
 
 def _of_object(value: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, dict) and isinstance(function := value.get("function"), dict) and "name" in function:
+        value = function
     if isinstance(value, dict) and isinstance(name := value.get("name"), str):
         arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
         if isinstance(arguments, dict):

@@ -118,6 +118,24 @@ def test_a_template_that_leaves_thoughts_out_is_known_by_its_tags(before: str, a
     assert found.calls is None
 
 
+@pytest.mark.parametrize(
+    ("text", "told", "before", "after"),
+    [
+        ("<|START_TEXT|>%s<|END_TEXT|>", "", "<|START_TEXT|>", "<|END_TEXT|>"),
+        ("%s", "Write <response></response>.", "<response>", "</response>"),
+    ],
+)
+def test_text_may_stand_between_tags_beside_thoughts_that_a_template_leaves_out(
+    text: str, told: str, before: str, after: str
+) -> None:
+    source = (TURNS % ("", "")).replace("{{ m.content or '' }}", text % "{{ m.content or '' }}")
+    found = learned(f"{source}{{# thoughts: …</think> #}}{{# {told} #}}")
+    for size in (1, 1000):
+        assert joined(read(found, f"<think>a</think>\n{before}b{after}", size=size)) == ("b", "a", [])
+        assert joined(read(found, f"{before}b{after}", size=size)) == ("b", "", [])
+        assert joined(read(found, "b", size=size)) == ("b", "", [])
+
+
 @pytest.mark.parametrize("calls", ["", PYTHONIC])
 def test_what_is_not_understood_is_text(calls: str) -> None:
     assert learned(template(calls)) is None
@@ -150,6 +168,8 @@ ODD = [
     ("list", '[TOOL_CALLS]{"name": "get_weather", "arguments": {"days": 1}} Well.', "Well."),
     ("tags", "Well.\n<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>", "Well."),
     ("tags", "<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>\n</tool_call>", ""),
+    ("named", '[TOOL_CALLS]get_weather{"days": 1}', ""),
+    ("named", '[TOOL_CALLS]get_weather[CALL_ID]a1[ARGS]{"days": 1}', ""),
     ("marked", "call:get_weather{days:1}<tool_call|>", ""),
     ("marked", "<|tool_call>call:get_weather{ days : 1 }", ""),
     ("row", "<calls>get_weather(days=1)</calls>", ""),
@@ -183,6 +203,20 @@ def test_lists_and_objects_in_tags_may_be_written_as_python_does(written: str, v
     (call,) = [part.tool_call for part in parts]
     assert json.loads(call.arguments)["a"] == value
     assert isinstance(json.loads(call.arguments)["b"], str)
+
+
+def test_an_argument_ends_where_the_next_begins() -> None:
+    text = (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nA <b>\n<parameter=days>\n1\n</parameter>\n</function>"
+    )
+    assert joined(read(learned(template(CALLS["tags"])), text))[2] == [("get_weather", {"city": "A <b>", "days": 1})]
+
+
+def test_white_space_between_tags_may_be_missing() -> None:
+    each = "<arg_key>{{ key }}</arg_key>\n<arg_value>{{ value }}</arg_value>\n"
+    source = template(CALLS["tags"].replace("<parameter={{ key }}>\n{{ value }}\n</parameter>\n", each))
+    text = "<tool_call><function=get_weather><arg_key>days</arg_key><arg_value>1</arg_value></function></tool_call>"
+    assert joined(read(learned(source), text)) == ("", "", [("get_weather", {"days": 1})])
 
 
 @pytest.mark.parametrize("text", ["true", "false"])

@@ -24,6 +24,8 @@ def test_what_is_written_is_read(calls: list[tuple[str, dict[str, Any]]]) -> Non
     each = [f"{name}({written_arguments(arguments)})" for name, arguments in calls]
     for written in (f"[{', '.join(each)}]", "\n".join(each)):
         assert read_calls(written) == calls
+    nested = [{"type": "function", "function": {"name": name, "arguments": each}} for name, each in calls]
+    assert read_calls(json.dumps(nested)) == calls
     as_json = [{"name": name, "arguments": arguments} for name, arguments in calls]
     assert read_calls(json.dumps(as_json)) == calls
 
