@@ -14,7 +14,10 @@ _ALL = "{%% if m.tool_calls %%}%s{%% endif %%}"
 _OBJECT = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
 _LISTED = _EACH % (_OBJECT + "{% if not loop.last %}, {% endif %}")
 _TAGS = "{% for key, value in f.arguments.items() %}<parameter={{ key }}>\n{{ value }}\n</parameter>\n{% endfor %}"
+_MARKED = "{% for key, value in f.arguments.items() %}{{ key }}:{% if value is string %}<|'|>{{ value }}<|'|>{% else %}"
+_MARKED += "{{ value | tojson }}{% endif %}{% if not loop.last %},{% endif %}{% endfor %}"
 _PYTHON = "{{ f.name }}({% for key, value in f.arguments.items() %}{{ key }}=VALUE{% if not loop.last %}, {% endif %}"
+_ROW = _EACH % (_PYTHON + "{% endfor %})\n")
 _PYTHON = "[" + _EACH % (_PYTHON + "{% endfor %}){% if not loop.last %}, {% endif %}") + "]"
 
 
@@ -33,6 +36,10 @@ CALLS = {
     "bare": "{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
     "{% set f = m.tool_calls[0].function %}" + _OBJECT.replace('arguments"', 'parameters"') + "{% endif %}",
     "python": _ALL % ("<|tool_call_start|>" + _PYTHON.replace("VALUE", "{{ value | tojson }}") + "<|tool_call_end|>"),
+    "row": _ALL % ("<calls>\n" + _ROW.replace("VALUE", "{{ value | tojson }}") + "</calls>"),
+    "marked": _EACH % ("<|tool_call>call:{{ f.name }}{{ '{' }}" + _MARKED + "}<tool_call|>"),
+    "keyed": _ALL
+    % ("<|tools|>[" + _LISTED.replace('"name": "{{ f.name }}", "arguments"', '"{{ f.name }}"') + "]<|/tools|>"),
     "text": _EACH % '\n<tool_call>{"name": "{{ f.name }}", "arguments": {{ "" + f.arguments }}}</tool_call>',
 }
 #: Shows calls in a way that is not understood.
@@ -46,6 +53,12 @@ TOLD = (
 )
 #: Shows calls as JSON beside tags in which there may be Python.
 LOOSE = _ALL % ("<|python_start|><|python_end|>" + _EACH % _OBJECT.replace('arguments"', 'parameters"'))
+#: Says how calls are written, and leaves them out of turns.
+TOLD_OBJECTS = (
+    "{% if tools %}<|system|>{{ tools | tojson }} For each call, write <tool_call>\n"
+    '{"name": <the name>, "arguments": <a JSON object>}\n</tool_call><|end|>{% endif %}'
+)
+TOLD_LIST = "{% if tools %}<|system|>{{ tools | tojson }} Calls are <|tool_call|> and a JSON list.<|end|>{% endif %}"
 #: Every part of an answer is in a channel.
 CHANNELS = (
     "<|start|>system<|message|>Channels: analysis, commentary, final.<|end|>"

@@ -7,6 +7,7 @@ is refused here, with the numbers.
 import copy
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from nbgen.engine.adapters import Adapters
@@ -160,6 +161,7 @@ class Admission:
         common: Common,
     ) -> Sequence:
         prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
+        turn_ends = self._turn_ends if request.messages else ()
         return Sequence(
             rid=request.rid,
             index=index,
@@ -175,7 +177,7 @@ class Admission:
                 in_order=request.words is not None and request.words.in_order,
                 regexes=common.stop_regexes and common.stop_regexes.again(),
             ),
-            stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
+            stop_token_ids=self._tokenizer.eos_ids.union(params.stop_token_ids, turn_ends),
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
             logit_processor=request.logit_processor,
@@ -208,6 +210,13 @@ class Admission:
     def _answers(self) -> AnswerFormat | None:
         """How the model writes more than text, by the template that chats go through."""
         return (self._template or self._tokenizer).answers
+
+    @cached_property
+    def _turn_ends(self) -> frozenset[int]:
+        """The special token that the template ends answers with, which a model's settings may not name, if any."""
+        found = self._tokenizer.special_at((self._template or self._tokenizer).turn_end)
+        answers, text = self._answers, self._tokenizer.token_text
+        return frozenset(token for token in found if answers is None or not answers.mentions(text(token)))
 
     @property
     def _template(self) -> Processor | None:

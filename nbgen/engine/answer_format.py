@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -18,11 +18,12 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplate,
 
 from nbgen.engine.answer_parser import AnswerParser
 from nbgen.engine.argument_grammar import STYLE
-from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
+from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, OTHER_ID, TOOLS, CallFormat, call_turn
 from nbgen.engine.harmony import HARMONY, harmony_calls, writes_harmony
-from nbgen.engine.python_calls import example, python_calls, with_told_calls
+from nbgen.engine.python_calls import python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
+from nbgen.engine.told_calls import told_calls
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class AnswerFormat:
             tokens = {str(token): token.special for token in tokenizer.added_tokens_decoder.values()}
             found = cls.of(render, text, ends, getattr(tokenizer, "response_template", None), tokens)
             if found is not None:
-                found.has_special_tokens = any(special and found._mentions(each) for each, special in tokens.items())
+                found.has_special_tokens = any(special and found.mentions(each) for each, special in tokens.items())
             return found
         except (ValueError, TypeError):
             log.exception("the model's response template cannot be read: answers are taken for text")
@@ -93,7 +94,8 @@ class AnswerFormat:
         """For an answer to a prompt that ends so: its thoughts are wanted apart or not, all its calls or the first."""
         return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel)
 
-    def _mentions(self, token: str) -> bool:
+    def mentions(self, token: str) -> bool:
+        """Whether a token tells parts of an answer apart."""
         return token in json.dumps(self._template, ensure_ascii=False).replace("\\", "")
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
@@ -112,13 +114,15 @@ def _calls(
     turns: TemplateTurns, thought: ThoughtFormat | None, source: str, tokens: Collection[str]
 ) -> CallFormat | None:
     """The format of calls, if what the template writes is read as what was to be written."""
-    if thought is HARMONY:
-        calls = harmony_calls(turns)
-        return calls if calls and _reads(calls, turns, thought) else None
-    calls = python_calls(turns, source, tokens) or CallFormat.of(turns)
-    if calls is None or not _reads(calls, turns, None):
+    harmony = thought is HARMONY
+    own = harmony_calls(turns) if harmony else python_calls(turns, source, tokens) or CallFormat.of(turns)
+    calls = own or (None if harmony else told_calls(turns, tokens))
+    if calls is None or not _reads(calls, turns, thought if harmony else None):
         return None
-    return calls if calls.style == STYLE else with_told_calls(calls, turns)
+    if not calls.in_content:
+        turn = partial(call_turn, turns, as_text=calls.arguments_as_text)
+        calls = calls._replace(single=not turn(NAMES), short_ids=not turn(NAMES[:1], call_id=OTHER_ID))
+    return calls if harmony or calls.style == STYLE else with_told_calls(calls, turns)
 
 
 def _reads(calls: CallFormat, turns: TemplateTurns, thought: ThoughtFormat | None) -> bool:
@@ -127,10 +131,11 @@ def _reads(calls: CallFormat, turns: TemplateTurns, thought: ThoughtFormat | Non
     except ValueError:
         return False
     for names in (NAMES[:1], NAMES) if calls.separator else (NAMES[:1],):
-        python = calls.style == STYLE
-        text = example(calls, names) if python else call_turn(turns, names, as_text=calls.arguments_as_text)
+        wanted = [(name, ARGUMENTS) for name in names]
+        shown = calls.style != STYLE and not calls.in_content
+        text = call_turn(turns, names, as_text=calls.arguments_as_text) if shown else calls.written(wanted)
         parts = answers.parser("", TOOLS, thoughts=False).feed(text, last=True)
         found = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
-        if found != [(name, ARGUMENTS) for name in names]:
+        if found != wanted:
             return False
     return True

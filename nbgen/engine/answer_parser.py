@@ -5,6 +5,7 @@ What cannot be read as a call is text, as it came. Knows neither tokens nor sequ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import uuid
@@ -13,13 +14,24 @@ from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.content_parsers import process_field
+from transformers.utils.chat_parsing.response_parser import _schema_types
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
 
-from nbgen.engine.call_format import BARE, BARE_CALLS, CALL_FIELDS, END_OF_CALLS, LISTED_CALLS, NAMED_CALLS
+from nbgen.engine.call_format import (
+    BARE,
+    BARE_CALLS,
+    BARE_OBJECTS,
+    CALL_FIELDS,
+    CALLS,
+    END_OF_CALLS,
+    LISTED_CALLS,
+    NAMED_CALLS,
+)
 from nbgen.engine.cut_calls import BegunCall, read_begun
+from nbgen.engine.marked_arguments import as_json
 from nbgen.engine.open_call import TAGGED, OpenCall, first_delimiter
 from nbgen.engine.thought_format import LEAD, THOUGHTS
-from nbgen.engine.written_calls import read_arguments, read_calls
+from nbgen.engine.written_calls import read_arguments, read_calls, read_value
 from nbgen.messages import AnswerPart, ToolCall
 
 #: What some templates demand of a call's id: nine letters and digits.
@@ -173,12 +185,35 @@ class AnswerParser:
         return calls if call.field.name not in BARE or all(each.name in self._known for each in calls) else []
 
     def _read_calls(self, call: OpenCall, body: str) -> list[ToolCall]:
-        value = self._casts._coerce_tool_calls(process_field(body, call.field, call.named))
+        value = self._casts._coerce_tool_calls(self._read_field(call, as_json(body, call.field.content_args)))
         if call.field.name in (LISTED_CALLS, BARE_CALLS):
             return [_made(name, arguments) for name, arguments in read_calls(value)]
         if call.field.name == NAMED_CALLS:
             return [_made(value["name"], read_arguments(value["arguments"]))]
-        return [_call(each) for each in (value if isinstance(value, list) else [value])]
+        calls = value if isinstance(value, list) else [value]
+        if call.field.content == TAGGED:
+            for each in calls:
+                self._read_values(**each["function"])
+        return [_call(each) for each in calls]
+
+    def _read_values(self, name: str, arguments: dict[str, Any]) -> None:
+        """Read lists and objects that are arguments in tags, and written as Python does."""
+        properties = self._casts._tool_params.get(name) or {}
+        for key, text in arguments.items():
+            wanted = {"array", "object"}.intersection(_schema_types(properties.get(key, {})))
+            if wanted and isinstance(text, str):
+                with contextlib.suppress(ValueError):
+                    arguments[key] = read_value(text)
+
+    def _read_field(self, call: OpenCall, body: str) -> Any:
+        """As the template has it; or calls of known functions in objects that are like its own."""
+        try:
+            return process_field(body, call.field, call.named)
+        except (ValueError, KeyError):
+            found = read_calls(body) if call.field.name in (CALLS, BARE_OBJECTS) else []
+            if not found or not self._known.issuperset(name for name, _ in found):
+                raise
+            return [{"function": {"name": name, "arguments": arguments}} for name, arguments in found]
 
     def _cut(self, call: OpenCall) -> Iterator[AnswerPart]:
         """Calls of known functions in one that is cut. Without any it is nothing, or text if it began like text."""
@@ -198,7 +233,7 @@ class AnswerParser:
 
     def _begun_calls(self, call: OpenCall, body: str) -> list[BegunCall]:
         if call.field.content != TAGGED:
-            return read_begun(call.named.get("name"), body)
+            return read_begun(call.named.get("name"), as_json(body, call.field.content_args))
         # With those arguments that are whole: more would have come.
         return [BegunCall(each.name, each.arguments.removesuffix("}"), whole=False) for each in self._calls(call, body)]
 

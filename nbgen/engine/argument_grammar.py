@@ -6,6 +6,7 @@ Values are JSON of their schemas, which is Python too, but for `True`, `False` a
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
@@ -29,13 +30,19 @@ def python_arguments(parameters: dict[str, Any]) -> Format | None:
         return None
     shared = {key: parameters[key] for key in SHARED if key in parameters}
     pairs = {name: sequence(text(f"{name}="), _value(each, shared)) for name, each in properties.items()}
+    return members(pairs, required, ", ")
+
+
+def members(pairs: Mapping[str, Format], required: Collection[str], joint: str) -> Format | None:
+    """Those that must be there, then any of the others; None for too many of these."""
     must = [pair for name, pair in pairs.items() if name in required]
     may = [pair for name, pair in pairs.items() if name not in required]
+    rest = [sequence(text(joint), pair) for pair in may]
     if must:
-        return sequence(must[0], *(_after(pair) for pair in must[1:]), *(optional(_after(pair)) for pair in may))
+        return sequence(must[0], *(sequence(text(joint), pair) for pair in must[1:]), *map(optional, rest))
     if len(may) > MAX_OPTIONAL:
         return None
-    firsts = [sequence(each, *(optional(_after(pair)) for pair in may[i + 1 :])) for i, each in enumerate(may)]
+    firsts = [sequence(each, *map(optional, rest[i + 1 :])) for i, each in enumerate(may)]
     return optional(one_of(*firsts)) if firsts else text("")
 
 
@@ -44,7 +51,3 @@ def _value(schema: Any, shared: dict[str, Any]) -> Format:
     if isinstance(kind, str) and kind in _WORDS and "enum" not in schema and "const" not in schema:
         return one_of(*map(text, _WORDS[kind]))
     return {"type": "json_schema", "json_schema": {**shared, **schema} if isinstance(schema, dict) else schema}
-
-
-def _after(pair: Format) -> Format:
-    return sequence(text(", "), pair)

@@ -15,6 +15,7 @@ from nbgen.engine.argument_grammar import STYLE, python_arguments
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_limits import parsed
 from nbgen.engine.loose_schema import as_far_as_can_be
+from nbgen.engine.marked_grammar import MARKED, MarkedArguments
 from nbgen.engine.structural_tag import Format
 from nbgen.engine.xgrammar_schema import enforceable
 
@@ -67,13 +68,19 @@ def _of_function(part: dict[str, Any]) -> Format:
     if told.strict:
         _check_strict(told.function, schema)
     parameters = schema if told.strict else as_far_as_can_be(schema)
-    if told.style != STYLE:
+    marked = told.style.startswith(MARKED)
+    if told.style != STYLE and not marked:
         style = {} if told.style == "json" else {"style": told.style}
         return {"type": "json_schema", "json_schema": parameters or {"type": "object"}, **style}
-    if parameters is None or (found := python_arguments(parameters)) is None:
+    if marked:
+        found = parameters and MarkedArguments.of(parameters, told.style, strict=told.strict)
+    else:
+        found = parameters and python_arguments(parameters)
+    if not found:
+        syntax = "a syntax of its own" if marked else "Python's syntax"
         raise GrammarError(
-            f"this model calls tools in Python's syntax, in which the parameters of {told.function!r} cannot be "
-            f"enforced: {REMEDY}",
+            f"this model calls tools in {syntax}, in which the parameters of {told.function!r} cannot be enforced: "
+            f"{REMEDY}",
             field="tools",
         )
     return found

@@ -1,24 +1,30 @@
 """How a model calls tools: read off what its chat template writes for a turn with calls. Knows no tokens.
 
-Four ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
+Five ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
 such objects (`<tool_call>{"name": …, "arguments": …}</tool_call>`); or the name stands before a JSON object of
-arguments (`[TOOL_CALLS]name[ARGS]{…}`), or before a tag for each of them (`<parameter=key>value</parameter>`). The
-fourth is Python's (`python_calls`); gpt-oss has one of its own (`harmony`).
+arguments (`[TOOL_CALLS]name[ARGS]{…}`), before a tag for each of them (`<parameter=key>value</parameter>`), or before
+an object whose strings stand between marks (`marked_arguments`). The fifth is Python's (`python_calls`); gpt-oss has
+one of its own (`harmony`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from nbgen.engine import marked_arguments
+from nbgen.engine.argument_grammar import STYLE
+from nbgen.engine.marked_grammar import MARKED
 from nbgen.engine.template_turns import SPACES, TemplateTurns, from_tag, shared_end, shared_start, to_tag
+from nbgen.engine.written_calls import written_arguments
 
 NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
-#: Nine letters and digits: some templates take no other ids.
-CALL_ID = "nbgenid00"
+#: Nine letters and digits: some templates take no other ids. Those of OpenAI's own models are longer.
+CALL_ID, OTHER_ID = "nbgenid00", "call_nbgenid00"
 #: The field of what ends a section of calls.
 END_OF_CALLS = "end_of_calls"
 #: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
@@ -35,9 +41,12 @@ TOOLS: list[dict[str, Any]] = [
     for name in NAMES
 ]
 #: How xgrammar calls the ways to write arguments as tags, by what is before an argument's name.
-XML_STYLES = {"<parameter=": "qwen_xml", "<arg_key>": "glm_xml"}
+XML_STYLES = {"<parameter=": "qwen_xml", "<arg_key>": "glm_xml", '<parameter name="': "minimax_xml"}
 #: What a turn has for text where it has none.
 EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
+#: What Mistral's models write between a name and its arguments or not, whichever of it the template does.
+_MISTRAL = (r"\[ARGS\]", r"\[CALL_ID\][\w-]+\[ARGS\]")
+_OPTIONAL = dict.fromkeys(_MISTRAL, r"(?:\[CALL_ID\][\w-]{1,64})?(?:\[ARGS\])?\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
 
@@ -57,6 +66,9 @@ class CallFormat(NamedTuple):
     arguments_as_text: bool = False
     #: Whether a template writes no calls, so that they have to be in a turn's text.
     in_content: bool = False
+    #: Whether a turn has one call at most, and whether ids have nine letters and digits.
+    single: bool = False
+    short_ids: bool = False
 
     @classmethod
     def of(cls, turns: TemplateTurns) -> CallFormat | None:
@@ -64,26 +76,41 @@ class CallFormat(NamedTuple):
         for as_text in (False, True):
             one, two = (call_turn(turns, names, as_text=as_text) for names in (NAMES[:1], NAMES))
             if FIRST in one and str(ARGUMENTS) not in one:
-                return _read(one, two, as_text=as_text)
+                return cls.written_so(one, two, as_text=as_text)
         return None
 
+    @classmethod
+    def written_so(cls, one: str, two: str, *, as_text: bool = False) -> CallFormat | None:
+        """The format of what calls the first function, and both (or ""); None for one that is not understood."""
+        name = one.index(FIRST)
+        if (found := _json_arguments(one, name)) is None:
+            return _of_marks(one, two, as_text) or _of_tags(one, two, as_text)
+        texts = _texts(one, two, *found)
+        if (field := _object_field(one, two)) is not None:
+            return cls(*texts, "json", field, as_text)
+        if one[:name].endswith('{"'):
+            return _of_keys(texts, as_text)
+        return cls(*texts, "json", _named_fields(*texts), as_text) if texts[0].strip() else None
 
-def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool) -> str:
+    def written(self, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+        """What a model writes to call these functions with these arguments."""
+        write = written_arguments if self.style == STYLE else partial(json.dumps, ensure_ascii=False)
+        each = (f"{name}{self.middle}{write(arguments)}" for name, arguments in calls)
+        return self.before + self.separator.join(each) + self.after
+
+
+def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool, call_id: str = CALL_ID) -> str:
     """What a template writes for a turn that calls these functions."""
     arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
-    calls = [{"id": CALL_ID, "type": "function", "function": {"name": n, "arguments": arguments}} for n in names]
+    calls = [{"id": call_id, "type": "function", "function": {"name": n, "arguments": arguments}} for n in names]
     answers = (turns.answer({"role": "assistant", **content, "tool_calls": calls}) for content in EMPTY)
     return next((answer for answer in answers if names[-1] in answer), "")
 
 
-def _read(one: str, two: str, *, as_text: bool) -> CallFormat | None:
-    name, key = one.index(FIRST), next(iter(ARGUMENTS))
-    if (found := _json_arguments(one, name)) is not None:
-        texts = _texts(one, two, *found)
-        if (field := _object_field(one, two)) is not None:
-            return CallFormat(*texts, "json", field, as_text)
-        return CallFormat(*texts, "json", _named_fields(*texts), as_text) if texts[0].strip() else None
-    return _of_tags(one, two, as_text) if key in one[name:] else None
+def leaves_calls_out(turns: TemplateTurns) -> bool:
+    """Whether a template shows the tools, and nothing of calls in turns."""
+    written = any(FIRST in call_turn(turns, NAMES[:1], as_text=as_text) for as_text in (False, True))
+    return FIRST in turns.shown and not written
 
 
 def _texts(one: str, two: str, start: int, end: int) -> tuple[str, str, str, str]:
@@ -125,7 +152,8 @@ def _object_field(one: str, two: str) -> dict[str, Any] | None:
     name, arguments = paths
     root = "" if listed else "content."
     key = re.escape(next(iter(_DECODER.raw_decode(one, start)[0])))
-    first = (r"(?=\[\s*" if listed else "(?=") + rf'\{{\s*"{key}"\s*:)'
+    # Without a tag: after what else such models write, `;` between calls and a type.
+    first = (r"(?=\[\s*" if listed else r"(?:;\s*)?(?=") + rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"{key}"\s*:)'
     field = {
         "open_pattern": SPACES + (re.escape(opening.strip()) or first),
         "content": "json",
@@ -155,18 +183,48 @@ def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[
     end = to_tag(shared_start(after, separator)) if separator else after
     section, rest = before.removesuffix(begin).strip(), after.removeprefix(end).strip()
     opening = rf"(?:{re.escape(section)}\s*)?" if section else ""
+    tags, last = _split(begin)
     field: dict[str, Any] = {
-        "open_pattern": rf"{SPACES}{opening}{_first(begin)}(?P<name>[\w.-]{{1,200}}){_loose(middle)}",
+        "open_pattern": rf"{SPACES}{opening}{tags}{_first(last)}(?P<name>[\w.-]{{1,200}}){_loose(middle)}",
         "content": "json",
         "repeats": True,
         "transform": _function("{name}", "{content}"),
     }
     if end.strip():
         field["close_pattern"] = SPACES + _first(end)
+        if tags and (inner := re.match(r"\s*<[^<>]+>", end)) and inner.group() != end:  # where tags are left out
+            field["close_pattern"] += rf"|{SPACES}{_first(inner.group())}(?=\s*{_first(last)})"
     elif separator.strip():
         field["close_pattern"] = f"(?={SPACES}{_first(separator)})"
     section_end = {"open_pattern": SPACES + re.escape(rest), "close_pattern": r"(?=.)", "content": "text"}
     return {CALLS: field, **({END_OF_CALLS: section_end} if rest else {})}
+
+
+def _split(begin: str) -> tuple[str, str]:
+    """A pattern of the tags that calls begin with, which models leave out at times, and the rest of the beginning."""
+    found = re.fullmatch(r"\s*((?:<[^<>]+>\s*)+)([^\s<]*[^\w\s<]|<[^<>]+)", begin)
+    return (f"(?:{_first(found.group(1))})?", found.group(2)) if found else ("", begin)
+
+
+def _of_keys(texts: tuple[str, str, str, str], as_text: bool) -> CallFormat:
+    """The format where a function's name is the key of its arguments."""
+    opening, closing = texts[0].removesuffix('{"').strip(), texts[3].removeprefix("}").strip()
+    field = {"open": opening.removesuffix("["), "content": "text", "repeats": True}
+    field |= {"close": closing.removeprefix("]")} if closing.removeprefix("]") else {}
+    return CallFormat(*texts, "json", {LISTED_CALLS: field}, as_text)
+
+
+def _of_marks(one: str, two: str, as_text: bool) -> CallFormat | None:
+    """The format where arguments are an object whose strings stand between marks."""
+    (key, value), (other, last) = ARGUMENTS.items()
+    pattern = rf"(.*){FIRST}(\s*)\{{{key}:(<[^<>]+>){value}\3,{other}:\3{last}\3\}}(.*)"
+    if (parts := re.fullmatch(pattern, one, re.DOTALL)) is None:
+        return None
+    before, middle, mark, after = parts.groups()
+    separator = two.partition(f"{last}{mark}}}")[2].partition(SECOND)[0]
+    fields = _named_fields(before, middle, separator, after)
+    fields[CALLS] |= {"content_args": marked_arguments.content_args(mark)}
+    return CallFormat(before, middle, separator, after, MARKED + mark, fields, as_text)
 
 
 def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
@@ -181,7 +239,11 @@ def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){_loose(between)}(?P<value>.*?){_loose(close)}"
+    # An attribute says what is text, and text may stand in a section for it.
+    between = _loose(between).replace('"true"', '"(?:true|false)"')
+    value = r"(?P<quoted><!\[CDATA\[)?(?P<value>.*?)(?(quoted)\]\]>)"
+    end = rf"(?:{_loose(close)}|\s*(?={_first(tag)}[^<>\n]{{1,200}}{between}))"  # or the next, where it is left out
+    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){between}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
     fields[CALLS] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
     return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)
@@ -192,8 +254,9 @@ def _function(name: str, arguments: str) -> dict[str, Any]:
 
 
 def _loose(text: str) -> str:
-    """The text as a pattern: white space around it may be missing, ids and numbers may be others."""
+    """The text as a pattern: white space in it and around it may be missing, ids and numbers may be others."""
     pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()).replace(CALL_ID, r"[\w-]+"))
+    pattern = _OPTIONAL.get(pattern, re.sub(r"(?:\\\s)+", r"\\s*", pattern))
     return rf"\s*{pattern}\s*" if pattern else r"\s*"
 
 

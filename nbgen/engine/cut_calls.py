@@ -15,6 +15,8 @@ from nbgen.engine.written_calls import begun_calls
 _DECODER = json.JSONDecoder()
 _BETWEEN = re.compile(r"[\s,;]*")
 _NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
+#: A name that is the key of the arguments.
+_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:\s*(?=\{)')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
 
 
@@ -51,6 +53,8 @@ def _of_objects(text: str) -> Iterator[BegunCall]:
         except (ValueError, RecursionError):
             end = len(text)
         name, arguments = _NAME.search(text, place, end), _ARGUMENTS.search(text, place, end)
+        if (key := _KEY.match(text, place, end)) is not None and key.group(1) not in ('"arguments"', '"parameters"'):
+            name = arguments = key
         if name is None or (arguments is not None and arguments.start() < name.start()):
             return
         try:

@@ -110,7 +110,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(held, size, report):
         model, parameters = _model(folder, held, config, architecture, _class_of(architecture.model_type), report)
-    processor = _processor(folder, model)
+    processor = _processor(folder, model, tokenizer.ends)
     defaults = sampling_defaults(generation, config)
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
 
@@ -164,7 +164,7 @@ def _class_of(model_type: str) -> Any:
     return AutoModelForMultimodalLM if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else AutoModelForCausalLM
 
 
-def _processor(folder: Path, model: "PreTrainedModel") -> Processor | None:
+def _processor(folder: Path, model: "PreTrainedModel", ends: list[str]) -> Processor | None:
     """The processor of a model with towers; None where it has none, or nothing that it could process."""
     found = processor_folder.load(folder) if (places := placeholders(model.config)) else None
     if found is None:
@@ -179,7 +179,7 @@ def _processor(folder: Path, model: "PreTrainedModel") -> Processor | None:
         types.append("video")
         if not video.available():
             log.warning("videos are taken as frames, not as files: pip install 'nbgen[video]'")
-    return Processor(found, types, places)
+    return Processor(found, types, places, ends)
 
 
 def _tokenizer(folder: Path, name: str) -> Any:

@@ -24,7 +24,8 @@ from nbgen.engine.context_length import PromptTooLong
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
-from nbgen.engine.template_messages import template_message
+from nbgen.engine.template_messages import adapted, template_message
+from nbgen.engine.template_turns import TemplateTurns
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_MEDIA
@@ -48,8 +49,11 @@ Made = Mapping[str, Any]
 class Processor:
     """A model's processor. `types` are the media that it reads from files; of a video, those of its frames."""
 
-    def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
-        """`placeholders` are the ids that the model puts something of a type in place of."""
+    def __init__(
+        self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str], ends: Sequence[str] = ()
+    ) -> None:
+        """`placeholders` are the ids that the model puts something of a type in place of, `ends` its end tokens."""
+        self._ends = ends
         self._processor: Any = processor
         self._decoder = MediaDecoder()
         #: Its tokenizer is one thread's at a time. Files are decoded without it.
@@ -75,9 +79,14 @@ class Processor:
     @cached_property
     def answers(self) -> AnswerFormat | None:
         """How the model writes thoughts and calls of tools, as far as its template shows."""
-        end = self._processor.tokenizer.eos_token
         with self._lock:
-            return AnswerFormat.of_model(self._processor, self._render, [end] if end else [])
+            return AnswerFormat.of_model(self._processor, self._render, self._ends)
+
+    @cached_property
+    def turn_end(self) -> str:
+        """What the chat template writes after an answer."""
+        with self._lock:
+            return TemplateTurns(self._render).end
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool) -> str:
         turns = [m | {"content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in messages]
@@ -205,7 +214,7 @@ class Processor:
                 field="messages",
             )
         each = {kind: map(_plain, items) for kind, items in found.items()}
-        return [template_message(m, self._content(m, each), self.answers) for m in messages]
+        return [template_message(m, self._content(m, each), self.answers) for m in adapted(messages, self.answers)]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if isinstance(message.content, str):

@@ -11,9 +11,19 @@ from collections.abc import Collection
 from typing import Any
 
 from nbgen.engine.argument_grammar import STYLE
-from nbgen.engine.call_format import ARGUMENTS, BARE_CALLS, FIRST, LISTED_CALLS, NAMES, CallFormat, call_turn
+from nbgen.engine.call_format import (
+    ARGUMENTS,
+    BARE_CALLS,
+    FIRST,
+    LISTED_CALLS,
+    NAMES,
+    SECOND,
+    CallFormat,
+    call_turn,
+    leaves_calls_out,
+)
 from nbgen.engine.template_turns import TemplateTurns
-from nbgen.engine.written_calls import CALL_START, written_arguments
+from nbgen.engine.written_calls import CALL_START
 
 #: Tokens that a list of calls stands between, in vocabularies of models whose templates may not show it.
 PAIR = ("<|tool_call_start|>", "<|tool_call_end|>")
@@ -22,9 +32,9 @@ LOOSE = ("<|python_start|>", "<|python_end|>")
 #: White space before calls.
 SPACE = r"\s{0,20}"
 _KEYS, _VALUES = list(ARGUMENTS), list(ARGUMENTS.values())
-_WRITTEN = re.compile(
-    rf"(.*?)\[\s*{FIRST}\(\s*{_KEYS[0]}=.*?{_VALUES[0]}.*?{_KEYS[1]}=.*?{_VALUES[1]}[^()\[\]]*\)\s*\](.*)", re.DOTALL
-)
+_CALL = rf"{FIRST}\(\s*{_KEYS[0]}=.*?{_VALUES[0]}.*?{_KEYS[1]}=.*?{_VALUES[1]}[^()\[\]]*\)"
+_WRITTEN = re.compile(rf"(.*?)\[\s*{_CALL}\s*\](.*)", re.DOTALL)
+_ROW = re.compile(rf"(\s*<[^<>]+>\s*){_CALL}(\s*</[^<>]+>\s*)", re.DOTALL)
 _NAMED = re.compile(rf'.*?(\{{\s*"name":\s*"){FIRST}("[^{{]*)\{{.*', re.DOTALL)
 _TOLD = re.compile(rf"\[{CALL_START}\s*\w+=[^()\[\]]{{0,200}}\)(?:,\s*{CALL_START}[^()\[\]]{{0,200}}\))*\s*\]")
 
@@ -40,7 +50,9 @@ def python_calls(turns: TemplateTurns, source: str, tokens: Collection[str]) -> 
     if loose and (named := _NAMED.fullmatch(one)) is not None:
         before, between = named.groups()
         return CallFormat(before, between, "", "}", "json", _bare(turns, loose))
-    if FIRST in one or FIRST in call_turn(turns, NAMES[:1], as_text=True) or FIRST not in turns.shown:
+    if (found := _ROW.fullmatch(one)) is not None:
+        return _in_a_row(turns, *found.groups())
+    if not leaves_calls_out(turns):
         return None
     if all(tag in tokens for tag in PAIR):
         return _between(*PAIR, turns, loose)._replace(in_content=True)
@@ -52,10 +64,12 @@ def with_told_calls(calls: CallFormat, turns: TemplateTurns) -> CallFormat:
     return calls._replace(fields=calls.fields | _bare(turns, False)) if _TOLD.search(turns.shown) else calls
 
 
-def example(calls: CallFormat, names: tuple[str, ...]) -> str:
-    """What a model of such a format writes to call these functions with the arguments of the marked turns."""
-    each = (f"{name}{calls.middle}{written_arguments(ARGUMENTS)}" for name in names)
-    return calls.before + calls.separator.join(each) + calls.after
+def _in_a_row(turns: TemplateTurns, before: str, after: str) -> CallFormat:
+    """Calls without brackets, one after the other between tags."""
+    two = call_turn(turns, NAMES, as_text=False)
+    separator = two.partition(SECOND)[0].rpartition(")")[2]
+    field = {"open": before.strip(), "close": after.strip(), "content": "text", "repeats": True}
+    return CallFormat(before.lstrip(), "(", f"){separator}", f"){after.rstrip()}", STYLE, {LISTED_CALLS: field})
 
 
 def _between(before: str, after: str, turns: TemplateTurns, loose: bool) -> CallFormat:

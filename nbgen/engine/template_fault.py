@@ -11,6 +11,8 @@ from nbgen.messages import ChatMessage
 ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 #: The one of several templates that chats go through.
 DEFAULT = "default"
+#: Characters of a template's own words that are repeated.
+MAX_WORDS = 300
 
 
 def refusal(
@@ -26,4 +28,5 @@ def refusal(
         words = f"this model's chat template is no valid Jinja (line {error.lineno}): mend it {instead}"
         return InvalidRequest(words, field="messages")
     roles = ", ".join(message.role for message in messages)
-    return InvalidRequest(f"the model's {who} refuses the messages (roles: {roles})", field="messages")
+    said = f": {error}"[:MAX_WORDS] if type(error) is jinja2.TemplateError else ""
+    return InvalidRequest(f"the model's {who} refuses the messages (roles: {roles}){said}", field="messages")

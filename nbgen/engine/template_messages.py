@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from nbgen.engine.written_calls import written_calls
+import msgspec
+
 from nbgen.messages import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -14,6 +19,64 @@ if TYPE_CHECKING:
 
 #: The field of a turn that most templates read thoughts from.
 THOUGHT = "reasoning_content"
+
+
+def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None) -> list[ChatMessage]:
+    """The messages, those of tools with the name of the function whose call they answer.
+
+    A template of this format that takes one call a turn gets several as turns of their own, each with its results, and
+    one that takes ids of nine letters and digits such in the place of others.
+    """
+    form = answers.calls if answers else None
+    if form and form.short_ids:
+        messages = [_with_short_ids(message) for message in messages]
+    names: dict[str, str] = {}
+    found: list[ChatMessage] = []
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        name = message.name or names.get(message.tool_call_id, "")
+        found.append(msgspec.structs.replace(message, name=name) if message.role == "tool" else message)
+    return list(_with_single_calls(found)) if form and form.single else found
+
+
+def _with_short_ids(message: ChatMessage) -> ChatMessage:
+    calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls]
+    return msgspec.structs.replace(message, tool_calls=calls, tool_call_id=_short(message.tool_call_id))
+
+
+def _short(call_id: str) -> str:
+    """The same for the same id; none for none."""
+    known = not call_id or re.fullmatch("[a-zA-Z0-9]{9}", call_id)
+    return call_id if known else hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _with_single_calls(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+    yield from takewhile(_is_result, messages)
+    for place, message in enumerate(messages):
+        if not _is_result(message):
+            yield from _of_single_calls(message, list(takewhile(_is_result, messages[place + 1 :])))
+
+
+def _of_single_calls(message: ChatMessage, results: list[ChatMessage]) -> Iterator[ChatMessage]:
+    calls = message.tool_calls
+    first = msgspec.structs.replace(message, tool_calls=calls[:1])
+    *turns, last = [first, *(ChatMessage(role="assistant", tool_calls=[call]) for call in calls[1:])]
+    for turn, call in zip(turns, calls, strict=False):
+        yield turn
+        yield from (each for each in results if each.tool_call_id == call.id)
+    yield last
+    yield from (each for each in results if each.tool_call_id not in {call.id for call in calls[:-1]})
+
+
+def _is_result(message: ChatMessage) -> bool:
+    return message.role == "tool"
+
+
+def with_tools(turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns with the tools as a text in the system's."""
+    written = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    first = turns[0] if turns[0]["role"] == "system" else {"role": "system", "content": ""}
+    return [{**first, "tools": written}, *turns[first is turns[0] :]]
 
 
 def template_message(message: ChatMessage, content: Any, answers: AnswerFormat | None = None) -> dict[str, Any]:
@@ -43,8 +106,7 @@ def _with_text(content: Any, text: str) -> Any:
 def _written(form: CallFormat, calls: list[ToolCall]) -> str:
     """What the model itself writes to make these calls."""
     found = [(call.name, _parsed(call.arguments)) for call in calls]
-    text = written_calls([(name, arguments if isinstance(arguments, dict) else {}) for name, arguments in found])
-    return form.before.removesuffix("[") + text + form.after.removeprefix(")]")
+    return form.written((name, arguments if isinstance(arguments, dict) else {}) for name, arguments in found)
 
 
 def _call(call: ToolCall, as_text: bool) -> dict[str, Any]:

@@ -29,6 +29,8 @@ RESERVED = frozenset(
     for name in signature(call).parameters
 )
 
+XML_TOOLS = "xml_tools"
+
 
 class Generation(jinja2.ext.Extension):
     """transformers' own tag, around what the model writes."""
@@ -55,6 +57,17 @@ def read_by(template: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     check(options)
     chosen = template.get(DEFAULT, "") if isinstance(template, Mapping) else template
     return {name: value for name, value in options.items() if name in _variables(chosen)}
+
+
+def of_tools(template: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tools under the name that SmolLM3's template has for them."""
+    found = template.values() if isinstance(template, Mapping) else [template]
+    return {XML_TOOLS: tools} if tools and any(XML_TOOLS in _variables(each) for each in found) else {}
+
+
+def in_system(template: Any) -> bool:
+    """Whether a template reads tools from a turn, as Phi-4-mini's does from the system's."""
+    return isinstance(template, str) and "['tools']" in template and "tools" not in _variables(template)
 
 
 @lru_cache

@@ -51,6 +51,16 @@ class TemplateTurns:
         """How the model's turn begins."""
         return _whole_tags(shared_start(self.text(opens=True), self._plain[0]))
 
+    @property
+    def start(self) -> str:
+        """What stands between how the model's turn begins and its text."""
+        return self._plain[0].removeprefix(self.header)
+
+    @property
+    def end(self) -> str:
+        """How the model's turn ends."""
+        return self._plain[1]
+
     def _around_question(self, turns: Sequence[Turn], opens: bool) -> tuple[str, str]:
         try:
             text = self._render([{"role": "user", "content": ASK}, *turns], self._tools, opens)

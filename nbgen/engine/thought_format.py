@@ -13,7 +13,12 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 #: The field of what stands before an answer's text and is none of it, as `<|channel|>final<|message|>`.
 LEAD = "lead"
 #: What thoughts stand between, where a template leaves them out of turns that are over.
-PAIRS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+PAIRS = (
+    *(("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>")),
+    *(("<|channel>thought", "<channel|>"), ("<|inner_prefix|>", "<|inner_suffix|>")),
+)
+#: What some models write before text after their thoughts, if a template tells of it.
+TEXT_TAGS = ("<response>", "<answer>")
 _TAG = r"(?:<[^<>]+>|\[[^\[\]]+\])"
 
 
@@ -38,7 +43,8 @@ class ThoughtFormat(NamedTuple):
             end = after.partition(ANSWER)[0].strip()
             if tag := _opening_tag(turns, before.rstrip(), end):
                 return cls(tag, *_first_and_lead(turns, end))
-        return next((cls(*pair) for pair in PAIRS if pair[1] in source), None)
+        pair = next((pair for pair in PAIRS if pair[1] in source), None)
+        return cls(*pair, _around_text(turns, source, pair)) if pair else None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -60,6 +66,18 @@ def _opening_tag(turns: TemplateTurns, before: str, end: str) -> str:
         return twin
     last = re.search(rf"{_TAG}\s*\Z", before)
     return before.removeprefix(turns.header).strip() or (last.group() if last else "")  # the prompt opens it
+
+
+def _around_text(turns: TemplateTurns, source: str, pair: tuple[str, str]) -> str:
+    """A pattern of the tags that text stands between: those of the model's turns, or those that a template tells of."""
+    tag = turns.start.strip()
+    if not re.fullmatch(_TAG, tag) or tag in pair:
+        tag = next((tag for tag in TEXT_TAGS if _closing(tag) in source), "")
+    return rf"{SPACES}(?:{re.escape(tag)}|{re.escape(_closing(tag))})\s*" if tag else ""
+
+
+def _closing(tag: str) -> str:
+    return tag.replace("START", "END") if "START" in tag else tag.replace("<", "</")
 
 
 def _first_and_lead(turns: TemplateTurns, end: str) -> tuple[str, str]:

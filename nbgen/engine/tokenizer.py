@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from nbgen.engine import template_fault, template_options
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import too_many_bytes
-from nbgen.engine.template_messages import template_message
+from nbgen.engine.template_messages import adapted, template_message, with_tools
+from nbgen.engine.template_turns import TemplateTurns
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
@@ -75,7 +76,7 @@ class Tokenizer:
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
-                [template_message(m, m.text, answers) for m in messages],
+                [template_message(m, m.text, answers) for m in adapted(messages, answers)],
                 tools or [],
                 opens_answer,
                 continue_final_message=continues_last,
@@ -88,11 +89,30 @@ class Tokenizer:
     @cached_property
     def answers(self) -> AnswerFormat | None:
         """How the model writes thoughts and calls of tools, as far as its template shows."""
-        return AnswerFormat.of_model(self._tokenizer, self._render, [self.token_text(i) for i in self.eos_ids])
+        return AnswerFormat.of_model(self._tokenizer, self._render, self.ends)
+
+    @property
+    def ends(self) -> list[str]:
+        """The texts of the end tokens."""
+        return [self.token_text(i) for i in self.eos_ids]
+
+    @cached_property
+    def turn_end(self) -> str:
+        """What the chat template writes after an answer; "" without one."""
+        return TemplateTurns(self._render).end if self.has_chat_template else ""
+
+    def special_at(self, text: str) -> frozenset[int]:
+        """The special token that a text begins with, if any."""
+        added = self._tokenizer.added_tokens_decoder.items()
+        return frozenset(i for i, token in added if token.special and text.startswith(str(token)))
 
     def _render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool, /, **options: Any
     ) -> str:
+        template = self._tokenizer.chat_template
+        options = template_options.of_tools(template, tools) | options
+        if tools and template_options.in_system(template):
+            messages = with_tools(messages, tools)
         return self._tokenizer.apply_chat_template(
             messages, tools=tools or None, tokenize=False, add_generation_prompt=opens, **options
         )

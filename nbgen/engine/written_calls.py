@@ -1,4 +1,4 @@
-"""Calls of tools as lists in Python's syntax, `[name(key="value")]`, or in JSON: read, and written. Runs nothing.
+"""Calls of tools in Python's syntax, `[name(key="value")]`, or in JSON: read, and written. Runs nothing.
 
 Values are literals: strings, numbers, lists and dicts, `True` or `true`. Knows no templates and no tokens.
 """
@@ -26,6 +26,8 @@ _STRING = re.compile(
     r"|'((?:[^\\']++|\\.)*+)')",
     re.DOTALL,
 )
+#: What comes after a value, or after a key.
+_FOLLOWS = re.compile(r"\s*+(?:[,:)\]}]|\Z)")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
@@ -58,14 +60,17 @@ def read_arguments(text: str) -> dict[str, Any]:
     return found
 
 
+def read_value(text: str) -> Any:
+    """A value as Python writes it. Raises ValueError where it is none."""
+    try:
+        return _Reader(text.strip()).value()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def begun_calls(text: str) -> list[tuple[str, dict[str, Any], bool]]:
     """Of a list in Python's syntax that may be cut: each name, the arguments that are there, whether all are."""
     return list(_Reader(text.strip()).begun())
-
-
-def written_calls(calls: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """A list of calls in Python's syntax."""
-    return "[" + ", ".join(f"{name}({written_arguments(arguments)})" for name, arguments in calls) + "]"
 
 
 def written_arguments(arguments: Mapping[str, Any]) -> str:
@@ -90,8 +95,14 @@ def _json_objects(text: str) -> Iterator[Any]:
 
 
 def _of_object(value: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, dict) and isinstance(function := value.get("function"), dict) and "name" in function:
+        value = function
     if isinstance(value, dict) and isinstance(name := value.get("name"), str):
         arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
+        if isinstance(arguments, dict):
+            return name, arguments
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, arguments),) = value.items()
         if isinstance(arguments, dict):
             return name, arguments
     raise ValueError("an object that is no call")
@@ -107,13 +118,26 @@ class _Reader:
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
         listed = self._takes("[")
         found = [self._call()]
-        while self._takes(",") and not (listed and self._sees("]")):
+        while self._goes_on(listed):
             found.append(self._call())
         if listed:
             self._must("]")
         if self._place < len(self._text):
             raise ValueError("there is more than calls")
         return found
+
+    def value(self) -> Any:
+        found = self._value(0)
+        if self._place < len(self._text):
+            raise ValueError("there is more than a value")
+        return found
+
+    def _goes_on(self, listed: bool) -> bool:
+        """Whether another call follows: after a comma, or where it is no list, in a line of its own."""
+        if self._takes(","):
+            return not (listed and self._sees("]"))
+        own_line = "\n" in self._text[self._text.rfind(")", 0, self._place) : self._place]
+        return own_line and not listed and self._place < len(self._text)
 
     def begun(self) -> Iterator[tuple[str, dict[str, Any], bool]]:
         """Each call up to where the text ends, or is none any more."""
@@ -157,7 +181,7 @@ class _Reader:
         if self._takes("{"):
             return self._dict(depth + 1)
         if (string := _STRING.match(self._text, self._place)) is not None:
-            return self._string(string)
+            return self._string(string) if _FOLLOWS.match(self._text, string.end()) else self._loose_string()
         if (word := _KEY.match(self._text, self._place)) is not None and word.group() in _WORDS:
             self._place = word.end()
             return _WORDS[word.group()]
@@ -187,6 +211,15 @@ class _Reader:
         self._place = found.end()
         body = next(group for group in found.groups() if group is not None)
         return body if found.group()[0] in "rR" else _ESCAPE.sub(_character, body)
+
+    def _loose_string(self) -> str:
+        """One with quotes in it that should be escaped: it ends at one that something may follow."""
+        quote = self._text[self._place]
+        end = re.compile(quote + _FOLLOWS.pattern).search(self._text, self._place + 1)
+        if quote not in "'\"" or end is None:
+            raise ValueError(f"unexpected at {self._place}")
+        body, self._place = self._text[self._place + 1 : end.start()], end.start() + 1
+        return _ESCAPE.sub(_character, body)
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         self._skip_space()

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from nbgen.engine.assembly import Assembly
-from nbgen.messages import GenerateRequest
+from nbgen.messages import ChatMessage, GenerateRequest
 from nbgen.sampling_params import MAX_N, MAX_STOP_REGEXES, SamplingParams
 from nbgen.word_lists import MAX_WORD_BYTES, MAX_WORDS, WordLists
+from tests.chat_templates import CHANNELS
 from tests.conftest import save_model
 from tests.engine.conftest import build
 
@@ -50,3 +52,26 @@ def test_what_an_answer_begins_with_is_read_once_for_all_samples(tmp_path: Path)
     assert time.thread_time() - started < 0.5
     said = [first.append(98), first.append(99)]
     assert all([other.append(98), other.append(99)] == said for other in others)
+
+
+@pytest.mark.parametrize(
+    ("source", "ends"),
+    [
+        ("{% for m in messages %}{{ m.content }}<|im_end|>\n{% endfor %}", {"<|im_end|>"}),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", set()),
+        (CHANNELS.replace("<|return|>", "<|end|>"), set()),
+    ],
+    ids=["a token", "none", "one within answers"],
+)
+def test_a_chat_ends_where_its_template_ends_turns(tmp_path: Path, source: str, ends: set[str]) -> None:
+    folder = save_model(tmp_path, vocab_size=300)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|end|>"]})
+    tokenizer.chat_template = source
+    tokenizer.save_pretrained(folder)
+    admission = build(folder).admission
+    chat = [ChatMessage(role="user", content="hi")]
+    for request, expected in ({"messages": chat}, ends), ({"text": "hi"}, set()):
+        (sequence,) = admission.sequences(GenerateRequest(rid="r", params=SamplingParams(), **request))
+        own = {tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(expected))}
+        assert sequence.stop_token_ids == own

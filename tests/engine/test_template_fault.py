@@ -17,7 +17,10 @@ from tests.conftest import save_tokenizer
         ({"rag": "{{ 1 }}", "tool_use": "{{ 2 }}"}, "has chat templates named rag, tool_use, and none named 'default'"),
         ("line\n{% for x in %}", r"chat template is no valid Jinja \(line 2\): mend it in the model's folder"),
         ("{{ messages | odd }}", r"chat template is no valid Jinja \(line 1\)"),
-        ("{{ raise_exception('roles must alternate') }}", r"refuses the messages \(roles: user, tool\)"),
+        (
+            "{{ raise_exception('roles must alternate') }}",
+            r"refuses the messages \(roles: user, tool\): roles must alternate$",
+        ),
         ("{{ 1 / 0 }}", "refuses the messages"),
         ("{% macro deeper() %}{{ deeper() }}{% endmacro %}{{ deeper() }}", "refuses the messages"),
         ("{{ messages[0]['content'].odd.odd }}", "refuses the messages"),

@@ -1,5 +1,6 @@
 """What single tokens are: the bytes of those that are part of a character, in each kind of vocabulary."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
+from nbgen.engine.template_messages import adapted
 from nbgen.engine.tokenizer import MAX_BESIDE_TEXT, Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ToolCall
-from tests.chat_templates import CALLS, template
+from tests.chat_templates import CALLS, CHANNELS, template
 from tests.conftest import save_tokenizer
+from tests.engine.test_answer_format import TOOLS
 
 TEXT = "aé🙂 \ufffd"
 
@@ -42,6 +45,70 @@ def test_arguments_that_are_nested_too_deeply_are_text(tmp_path: Path) -> None:
     call = ToolCall(id="a", name="f", arguments="[" * 2000)
     ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
     assert call.arguments in tokenizer.text(ids)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ xml_tools if xml_tools else '' }}",
+        "{% for m in messages %}{{ m.role + m['tools'] if 'tools' in m else '' }}{{ m.content }}{% endfor %}",
+    ],
+)
+def test_tools_reach_templates_that_look_for_them_elsewhere(tmp_path: Path, source: str) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = source
+    tokenizer = Tokenizer(pretrained, {0}, 512)
+    for turns in ([], [ChatMessage(role="system", content="Be brief.")]):
+        messages = [*turns, ChatMessage(role="user", content="?")]
+        text = tokenizer.text(tokenizer.encode_chat(messages, tools=TOOLS))
+        assert ("get_weather" in text, text.count("system")) == (True, "system" in text)
+        assert "get_weather" not in tokenizer.text(tokenizer.encode_chat([*messages, *messages]))
+
+
+def test_a_result_has_the_name_of_the_function_that_was_called(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = "{% for m in messages %}{{ m.name }} {% endfor %}"
+    calls = [ToolCall(id=name[0], name=name, arguments="{}") for name in ("one", "two")]
+    results = [ChatMessage(role="tool", tool_call_id=each, content="?") for each in ("t", "o", "x")]
+    named = ChatMessage(role="tool", tool_call_id="o", content="?", name="own")
+    ids = Tokenizer(pretrained, {0}, 512).encode_chat(
+        [ChatMessage(role="assistant", tool_calls=calls), *results, named]
+    )
+    assert pretrained.decode(ids).split() == ["two", "one", "own"]
+
+
+@pytest.mark.parametrize("source", [template(CALLS["bare"]), CHANNELS], ids=["refuses several", "leaves others out"])
+def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_path: Path, source: str) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = source
+    calls = [ToolCall(id=each, name=f"f{each}", arguments="{}") for each in "123"]
+    results = [ChatMessage(role="tool", tool_call_id=each, content=f"result {each}") for each in "x231"]
+    turns = [ChatMessage(role="assistant", content="Well.", tool_calls=calls), *results]
+    question = ChatMessage(role="user", content="?")
+    messages = [results[0], question, *turns, question, *turns]
+    tokenizer = Tokenizer(pretrained, {0}, 4096)
+    assert tokenizer.text(tokenizer.encode_chat(messages)).count("Well.") == 2
+    told = [(each.content, *(call.name for call in each.tool_calls)) for each in adapted(messages, tokenizer.answers)]
+    once = [("Well.", "f1"), ("result 1",), ("", "f2"), ("result 2",), ("", "f3"), ("result x",), ("result 3",)]
+    assert told == [("result x",), ("?",), *once, ("?",), *once]
+
+
+def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    checked = "{% if call.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ call.id }}"
+    pretrained.chat_template = template(CALLS["named"].replace("[ARGS]", f"[ID]{checked}[ARGS]")).replace(
+        "<result>", "<result>{{ m.tool_call_id }} "
+    )
+    calls = [ToolCall(id=each, name="f", arguments="{}") for each in ("call_1", "call_2", "nineChars", "a-bcdefgh")]
+    results = [ChatMessage(role="tool", tool_call_id=call.id, content="?") for call in calls]
+    tokenizer = Tokenizer(pretrained, {0}, 4096)
+    text = tokenizer.text(tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results]))
+    found, told = re.findall(r"\[ID\](\w{9})\[", text), re.findall(r"<result>(\w{9}) ", text)
+    assert (found, len(set(found)), found[2]) == (told, 4, "nineChars")
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:

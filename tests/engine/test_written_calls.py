@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbgen.engine.written_calls import read_calls, written_calls
+from nbgen.engine.written_calls import read_calls, written_arguments
 
 KEYS = st.text("ab_é", min_size=1, max_size=5)
 PLAIN = (
@@ -21,7 +21,11 @@ CALLS = st.lists(st.tuples(KEYS, st.dictionaries(KEYS, VALUES, max_size=2)), min
 
 @given(CALLS)
 def test_what_is_written_is_read(calls: list[tuple[str, dict[str, Any]]]) -> None:
-    assert read_calls(written_calls(calls)) == calls
+    each = [f"{name}({written_arguments(arguments)})" for name, arguments in calls]
+    for written in (f"[{', '.join(each)}]", "\n".join(each)):
+        assert read_calls(written) == calls
+    nested = [{"type": "function", "function": {"name": name, "arguments": each}} for name, each in calls]
+    assert read_calls(json.dumps(nested)) == calls
     as_json = [{"name": name, "arguments": arguments} for name, arguments in calls]
     assert read_calls(json.dumps(as_json)) == calls
 
@@ -35,6 +39,8 @@ def test_values_may_be_written_as_python_does(arguments: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("written", "value"),
     [
+        ("'It's \"so\", '1,2p' and so on\\n'", "It's \"so\", '1,2p' and so on\n"),
+        ('"a "b" c"', 'a "b" c'),
         ("'It\\'s \"so\", [1)]'", 'It\'s "so", [1)]'),
         ('"""a "b"\nc"""', 'a "b"\nc'),
         ("'''a'b'''", "a'b"),

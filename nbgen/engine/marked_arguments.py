@@ -1,0 +1,62 @@
+"""Arguments as `{key:<|"|>text<|"|>,days:3}`: JSON but for its keys, and for strings, which stand between marks.
+
+Gemma's models write so. Knows no templates and no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+#: How transformers' parser of JSON is told of marks.
+MARKS = "string_delims"
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+
+
+def content_args(mark: str) -> dict[str, Any]:
+    """The same for a field of a response template."""
+    return {"unquoted_keys": True, MARKS: [[mark, mark]]}
+
+
+def as_json(text: str, args: dict[str, Any]) -> str:
+    """A text of a field with these arguments as JSON, cut where it is cut. What is none stays none."""
+    marks = {mark for pair in args.get(MARKS, []) for mark in pair}
+    if len(marks) != 1:
+        return text
+    (mark,) = marks
+    begun = next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
+    return _pieces(mark).sub(_as_json, text[: len(text) - begun])
+
+
+@lru_cache
+def _pieces(mark: str) -> re.Pattern[str]:
+    mark = re.escape(mark)
+    return re.compile(
+        rf"{mark}(?P<string>.*?)(?P<end>{mark}|\Z)"
+        r'|"(?:[^"\\]|\\.)*+"?'
+        r"|(?P<sign>[:,])\s*+"
+        r"|(?P<word>[\w.$+-]++)(?=\s*+(?P<after>[:,\]}]?))",
+        re.DOTALL,
+    )
+
+
+def _as_json(found: re.Match[str]) -> str:
+    string, end, sign, word, after = found.group("string", "end", "sign", "word", "after")
+    if string is not None:
+        written = json.dumps(string, ensure_ascii=False)
+        return written if end else written[:-1]
+    if sign is not None:
+        return f"{sign} "
+    return found.group() if word is None else _word(word, after)
+
+
+def _word(word: str, after: str) -> str:
+    """A key, a string without marks, or what JSON has a word for."""
+    value = _WORDS.get(word, word)
+    if after != ":" and (value in _WORDS.values() or _NUMBER.fullmatch(value)):
+        return value
+    written = json.dumps(word, ensure_ascii=False)
+    return written if after else written[:-1]
