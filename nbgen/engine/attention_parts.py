@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from nbgen.engine.attention_window import Window, cached_by
 from nbgen.engine.common_parts import NormParts, Product, cut, part
@@ -13,7 +12,7 @@ from nbgen.engine.native_linear import ALL
 from nbgen.engine.rotary_table import Stretch
 
 #: Whose queries bring what opens the result.
-OPENED = ("qwen3_5.Qwen3_5Attention",)
+OPENED = ("qwen3_5.Qwen3_5Attention", "qwen3_next.Qwen3NextAttention")
 #: Of whose heads query, key and value are made one behind the other: of each by itself, or of each of so many parts.
 JOINED = ("gpt_neox.GPTNeoXAttention", "persimmon.PersimmonAttention", "codegen.CodeGenAttention")
 #: … and values before keys.
@@ -21,7 +20,7 @@ VALUES_FIRST = ("codegen.CodeGenAttention",)
 #: Whose positions are added to embeddings.
 STILL = ("gpt2.GPT2Attention", "opt.OPTAttention", "gpt_bigcode.GPTBigCodeAttention")
 #: Whose positions turn heads in layers with windows alone, where there are some.
-OF_WINDOWS = ("exaone4.Exaone4Attention",)
+OF_WINDOWS = ("exaone4.Exaone4Attention", "exaone_moe.ExaoneMoeAttention")
 #: … and those whose other layers never have positions.
 OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
 #: Whose queries are multiplied by what their position says.
@@ -29,9 +28,22 @@ STRETCHED = ("ministral3.Ministral3Attention",)
 #: Whose queries, keys and values have limits (`clip_qkv`), where a configuration says so.
 CLIPPED = ("olmo.OlmoAttention", "olmoe.OlmoeAttention")
 #: Whose heads are turned before they are normed.
-TURNED_FIRST = ("hunyuan_v1_dense.HunYuanDenseV1Attention",)
+TURNED_FIRST = (
+    "hunyuan_v1_dense.HunYuanDenseV1Attention",
+    "hunyuan_v1_moe.HunYuanMoEV1Attention",
+    "nanochat.NanoChatAttention",
+)
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
 SHARING = ("gemma4.Gemma4TextAttention",)
+#: Whose keys and values are made of one small vector for all heads.
+COMPRESSED = (
+    "deepseek_v2.DeepseekV2Attention",
+    "deepseek_v3.DeepseekV3Attention",
+    "glm4_moe_lite.Glm4MoeLiteAttention",
+    "youtu.YoutuAttention",
+)
+#: Products that make that, and another for queries.
+LATENT = ("compressed", "narrow")
 #: Whose scores are bent.
 BENT = ("gemma2.Gemma2Attention",)
 ATTENTION = (
@@ -58,6 +70,7 @@ ATTENTION = (
     "gptj.GPTJAttention",
     "apertus.ApertusAttention",
     "seed_oss.SeedOssAttention",
+    "glm4_moe.Glm4MoeAttention",
     *OF_WINDOWS,
     *OF_WINDOWS_ALONE,
     *TURNED_FIRST,
@@ -66,9 +79,11 @@ ATTENTION = (
     *STILL,
     *JOINED,
     *OPENED,
+    *COMPRESSED,
 )
-#: What of a head is turned against each other: halves or neighbours (pairs), by numbers of their own or by the same.
-HALVES, SAME_PAIRS, SAME_HALVES, PAIRS = range(4)
+#: What of a head is turned against each other: halves or neighbours (pairs), by numbers of their own or by the same; or
+#: halves the other way round; or pairs, which stand in halves then.
+HALVES, SAME_PAIRS, SAME_HALVES, PAIRS, HALVES_BACK, PAIRS_TO_HALVES = range(6)
 #: Whose way to turn heads: whether it rounds on the way, and what it turns.
 TURNS = {
     "llama": (True, HALVES),
@@ -83,7 +98,33 @@ TURNS = {
     "cohere": (False, PAIRS),
     "gptj": (True, SAME_PAIRS),
     "codegen": (False, SAME_PAIRS),
+    "glm4_moe": (True, HALVES),
+    "minimax_m2": (True, HALVES),
+    "qwen3_next": (True, HALVES),
+    "helium": (True, SAME_PAIRS),
+    "nanochat": (True, HALVES_BACK),
+    "deepseek_v2": (False, SAME_PAIRS),
 }
+
+
+class LatentParts(NamedTuple):
+    """Of a vector's `norm` keys and values are made, and queries perhaps of that of another (`narrow_norm`).
+
+    Of a head's numbers, the first stay `still`. Values have so many (`value_dim`).
+    """
+
+    still: int
+    value_dim: int
+    norm: NormParts | None
+    narrow_norm: NormParts | None
+
+    @classmethod
+    def of(cls, attend: Any) -> "LatentParts":
+        """Raises ValueError where heads share keys."""
+        if attend.num_key_value_groups != 1:
+            raise ValueError("its heads share keys")
+        norms = map(NormParts.of, (attend.kv_a_layernorm, attend.q_a_layernorm))
+        return cls(attend.qk_nope_head_dim, attend.v_head_dim, *norms)
 
 
 class AttentionParts(NamedTuple):
@@ -94,7 +135,7 @@ class AttentionParts(NamedTuple):
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
     what opens it behind each head; where they are `joined`, their key and value: of so many heads one behind the other,
     and `values_first` perhaps. Heads that are `turned_first` are normed behind that. No query, key or value is beyond
-    `clip`, if that is not 0. Queries may have a `stretch`.
+    `clip`, if that is not 0. Queries may have a `stretch`, and keys and values be `latent`.
     """
 
     number: int
@@ -114,6 +155,7 @@ class AttentionParts(NamedTuple):
     turned_first: bool
     clip: float
     stretch: Stretch | None
+    latent: LatentParts | None
 
     @property
     def norms_all_heads(self) -> bool:
@@ -131,7 +173,7 @@ class AttentionParts(NamedTuple):
     def of(cls, attend: Any) -> "AttentionParts":
         """Raises ValueError for attention that does anything else."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
-        head_dim = part(attend, "head_dim", "head_size")
+        head_dim = part(attend, "head_dim", "head_size", "qk_head_dim")
         if kind is None or not getattr(attend, "is_causal", True) or not getattr(attend, "multi_query", True):
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
         if head_dim % 2:
@@ -156,10 +198,11 @@ class AttentionParts(NamedTuple):
             _joined(attend, kind),
             kind in VALUES_FIRST,
             turns,
-            *((False, HALVES) if kind in STILL else _turns(attend)),
+            *((False, HALVES) if kind in STILL else _turns(attend, kind)),
             kind in TURNED_FIRST,
             (getattr(config, "clip_qkv", None) if kind in CLIPPED else None) or 0.0,
             _stretch(attend) if kind in STRETCHED else None,
+            LatentParts.of(attend) if kind in COMPRESSED else None,
         )
 
 
@@ -177,6 +220,9 @@ def products(attend: Any) -> dict[str, Product]:
         made = cut(joined, heads, (joined.out_features - heads) // 2)
         return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
     own = {name: part(attend, f"{name[0]}_proj") for name in ("query", "key", "value")} | {"output": output}
+    if (compressed := part(attend, "kv_a_proj_with_mqa")) is not None:
+        own |= {"query": part(attend, "q_proj", "q_b_proj"), "key": attend.kv_b_proj}
+        own |= dict(zip(LATENT, (compressed, attend.q_a_proj), strict=True))
     return {name: Product(linear, ALL) for name, linear in own.items() if linear is not None}
 
 
@@ -205,8 +251,10 @@ def _stretch(attend: Any) -> Stretch:
     return Stretch(told["llama_4_scaling_beta"], told["original_max_position_embeddings"])
 
 
-def _turns(attend: nn.Module) -> tuple[bool, int]:
+def _turns(attend: Any, kind: str) -> tuple[bool, int]:
     home = type(attend).__module__
+    if kind in COMPRESSED and turns_like(attend, "deepseek_v3"):
+        return True, PAIRS_TO_HALVES if attend.config.rope_interleave else HALVES
     for family in sorted(TURNS, key=lambda family: f".{family}" not in home):  # its own first: asking imports others
         if turns_like(attend, family):
             return TURNS[family]

@@ -20,6 +20,8 @@ NORMS = {
     "gemma4.Gemma4RMSNorm": (0.0, False, False),
     "cohere.CohereLayerNorm": (0.0, False, True),
     "olmo.OlmoLayerNorm": (1.0, False, True),
+    "helium.HeliumRMSNorm": (0.0, False, False),
+    "nanochat.NanoChatRMSNorm": (1.0, False, False),
 }
 #: Of who has it in its code alone.
 EPSILON = 1e-5

@@ -29,6 +29,7 @@ COMMON = frozenset(
         "mixtral",
         "qwen2_moe",
         "qwen3_moe",
+        "glm4_moe",
     )
 )
 #: Functions that turn heads, and those of a family that calls them otherwise.
@@ -37,6 +38,8 @@ OTHERS = {
     "gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb"),
     "gptj": ("apply_rotary_pos_emb", "rotate_every_two"),
     "codegen": ("apply_rotary_pos_emb", "rotate_every_two"),
+    "deepseek_v2": ("apply_rotary_emb",),
+    "deepseek_v3": (*ROTARY, "apply_rotary_pos_emb_interleave"),
 }
 
 
@@ -52,7 +55,8 @@ def turns_like(attend: Any, family: str) -> bool:
     """Whether an attention's heads are turned by the code of that family's, which needs even ones."""
     home = sys.modules[type(attend).__module__]
     same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in OTHERS.get(family, ROTARY))
-    return same and (getattr(attend, "rotary_ndims", None) or attend.head_dim) % 2 == 0
+    names = ("rotary_ndims", "qk_rope_head_dim", "head_dim")
+    return same and next(width for name in names if (width := getattr(attend, name, None))) % 2 == 0
 
 
 def _may_be(name: str, family: str) -> bool:

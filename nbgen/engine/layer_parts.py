@@ -11,7 +11,7 @@ from nbgen.engine import attention_parts, recurrent_parts
 from nbgen.engine.attention_parts import AttentionParts
 from nbgen.engine.common_parts import Activation, NormParts, Product, cut, part
 from nbgen.engine.known_code import like
-from nbgen.engine.mixture_parts import Mixture
+from nbgen.engine.mixture_parts import LINEAR, Mixture
 from nbgen.engine.native_linear import ALL
 from nbgen.engine.recurrent_parts import RecurrentParts
 
@@ -62,6 +62,9 @@ LAYERS = {
     "codegen.CodeGenBlock": GPTJ,
     "cohere.CohereDecoderLayer": ALONE,
     "cohere2.Cohere2DecoderLayer": ALONE,
+    "granitemoeshared.GraniteMoeSharedDecoderLayer": BEFORE,
+    "flex_olmo.FlexOlmoDecoderLayer": AFTER,
+    "qwen3_next.Qwen3NextDecoderLayer": BEFORE,
 }
 #: Whose feed-forward runs beside attention, always; others say it of themselves.
 BESIDE_ATTENTION = (
@@ -76,6 +79,7 @@ FEEDS = {
     "llama.LlamaMLP": "act_fn",
     "phi3.Phi3MLP": "activation_fn",
     "granitemoehybrid.GraniteMoeHybridMLP": "activation",
+    "granitemoeshared.GraniteMoeSharedMLP": "activation",
     "lfm2.Lfm2MLP": None,
     "gpt2.GPT2MLP": "act",
     "gpt_bigcode.GPTBigCodeMLP": "act",
@@ -89,6 +93,7 @@ FEEDS = {
     "nemotron.NemotronMLP": "act_fn",
     "apertus.ApertusMLP": "act_fn",
     "seed_oss.SeedOssMLP": "act_fn",
+    "nanochat.NanoChatMLP": "activation_fn",
     "gptj.GPTJMLP": "act",
     "codegen.CodeGenMLP": "act",
 }
@@ -96,11 +101,13 @@ FEEDS = {
 BESIDE = "beside"
 #: … and those between which a layer's own input of a token is.
 GIVEN = ("given_gate", "given_output")
-#: … and the one that says which experts a row goes to, where those stand apart.
+#: … and the one that says which experts a row goes to, where that is a layer of its own.
 ROUTER = "router"
 #: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
 ATTENDING = ("self_attn", "attention", "attn")
 OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1", "fc_in"), ("c_proj", "dense_4h_to_h", "fc2", "fc_out")
+#: What stands beside experts.
+SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
 
@@ -155,15 +162,15 @@ def products(layer: Any) -> dict[str, Product]:
     """Those of attention, or of a recurrent layer; gate, up and down, or gate and down. Experts are none of these.
 
     Where a layer has an input of its own, what opens it and what closes it (`GIVEN`). What gate, up and down make
-    beside experts counts as much as the logistic of one output more says (`BESIDE`); what chooses among experts that
-    stand apart is a product, too (`ROUTER`).
+    beside experts counts as much as the logistic of one output more says (`BESIDE`); what chooses among experts is a
+    product, too, where it is a layer of its own (`ROUTER`).
     """
     attend, feed = part(layer, *ATTENDING), _feed(layer)
     found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
     if (opens := part(layer, "per_layer_input_gate")) is not None:
         found |= {GIVEN[0]: Product(opens, ALL), GIVEN[1]: Product(layer.per_layer_projection, ALL)}
-    if (router := part(layer, "router")) is not None:
-        found[ROUTER] = Product(router.proj, ALL)
+    if (chooses := part(part(layer, "router") or part(_fed_by(layer), "gate"), *LINEAR)) is not None:
+        found[ROUTER] = Product(chooses, ALL)
     if feed is None:
         return found
     says = part(_fed_by(layer), "shared_expert_gate")
@@ -189,7 +196,7 @@ def _fed_by(layer: Any) -> Any:
 def _feed(layer: Any) -> Any:
     """The feed-forward that is not of experts, if it has one, or that stands beside them."""
     fed = part(layer, "shared_mlp") or _fed_by(layer)
-    return part(fed, "shared_expert") if hasattr(fed, "experts") else fed
+    return part(fed, *SHARED) if hasattr(fed, "experts") else fed
 
 
 def _sparse(layer: Any) -> Any:

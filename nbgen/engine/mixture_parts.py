@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine.common_parts import NormParts
+from nbgen.engine.common_parts import NormParts, part
 from nbgen.engine.known_code import like
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_linear import suits
@@ -22,38 +22,71 @@ MIXTURES = {
     "qwen2_moe.Qwen2MoeSparseMoeBlock": "gate",
     "qwen3_5_moe.Qwen3_5MoeSparseMoeBlock": "gate",
     "lfm2_moe.Lfm2MoeSparseMoeBlock": "gate",
+    "glm4_moe.Glm4MoeMoE": "gate",
+    "ernie4_5_moe.Ernie4_5_MoeSparseMoeBlock": "gate",
+    "hunyuan_v1_moe.HunYuanMoEV1Moe": "gate",
+    "minimax_m2.MiniMaxM2SparseMoeBlock": "gate",
+    "flex_olmo.FlexOlmoSparseMoeBlock": "gate",
+    "qwen3_next.Qwen3NextSparseMoeBlock": "gate",
     APART: "router",
 }
 APART_NORMS = ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1")
 #: What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself
 #: or as a share of those chosen.
 OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN = range(4)
-#: What chooses them: what each counts, unless that is told to be a share of those chosen, and whether it is rounded.
+#: What of these is told to be a share of those chosen.
+SHARED = {OF_ALL: OF_CHOSEN, LOGISTIC: LOGISTIC_OF_CHOSEN}
+#: Of one group, that one.
+ALL_GROUPS = 1, 1
+
+
+class Kind(NamedTuple):
+    """How a router chooses: what an expert counts, unless that is told to be a share of those chosen.
+
+    That is rounded if it `rounds`; scores are not, where they are `exact`. To the sum of those chosen `least` is added.
+    """
+
+    counting: int
+    rounds: bool
+    exact: bool = False
+    least: float = 0.0
+
+
 ROUTERS = {
-    "mixtral.MixtralTopKRouter": (OF_CHOSEN, False),
-    "qwen3_moe.Qwen3MoeTopKRouter": (OF_ALL, True),
-    "granitemoe.GraniteMoeTopKRouter": (OF_CHOSEN, True),
-    "gpt_oss.GptOssTopKRouter": (OF_CHOSEN, True),
-    "lfm2_moe.Lfm2MoeTopKRouter": (LOGISTIC, True),
-    "qwen3_5_moe.Qwen3_5MoeTopKRouter": (OF_CHOSEN, True),
-    "gemma4.Gemma4TextRouter": (OF_CHOSEN, False),
+    "mixtral.MixtralTopKRouter": Kind(OF_CHOSEN, rounds=False),
+    "qwen3_moe.Qwen3MoeTopKRouter": Kind(OF_ALL, rounds=True),
+    "granitemoe.GraniteMoeTopKRouter": Kind(OF_CHOSEN, rounds=True),
+    "gpt_oss.GptOssTopKRouter": Kind(OF_CHOSEN, rounds=True),
+    "lfm2_moe.Lfm2MoeTopKRouter": Kind(LOGISTIC, rounds=True, least=1e-6),
+    "qwen3_5_moe.Qwen3_5MoeTopKRouter": Kind(OF_CHOSEN, rounds=True),
+    "gemma4.Gemma4TextRouter": Kind(OF_CHOSEN, rounds=False),
+    "glm4_moe.Glm4MoeTopkRouter": Kind(LOGISTIC, rounds=False, exact=True, least=1e-20),
+    "deepseek_v2.DeepseekV2TopkRouter": Kind(OF_ALL, rounds=False, exact=True),
+    "ernie4_5_moe.Ernie4_5_MoeTopKRouter": Kind(OF_CHOSEN, rounds=True, exact=True, least=1e-12),
+    "hunyuan_v1_moe.HunYuanMoEV1Gate": Kind(OF_CHOSEN, rounds=True),
+    "minimax_m2.MiniMaxM2TopKRouter": Kind(LOGISTIC_OF_CHOSEN, rounds=False),
 }
+#: What they choose with is a linear layer.
+LINEAR = ("proj", "wg")
+#: What experts are done when they are chosen.
+FAVOURS = ("expert_bias", "e_score_correction_bias")
 
 
 class RouterParts(NamedTuple):
     """A row goes to `each` of the experts of which `weight` `[experts, in]`, and a `bias`, make most.
 
-    Without a weight, that is one of the layer's products. Of logistics, each expert is done a `favour` when they are
-    chosen. What they count is multiplied by a `factor`, or by each one's `counts`, and rounded if that `rounds`. What
-    goes in may have a `norm` of its own, and counts `scale` times then.
+    Without a weight, that is one of the layer's products; its scores are not rounded where it is float32. How that is
+    done is its `kind`, whose `counting` is what it is here. When they are chosen, each expert is done a `favour`, and
+    only those of the best `groups` are: so many of so many. What they count is multiplied by a `factor`, or by each
+    one's `counts`. What goes in may have a `norm` of its own, and counts `scale` times then.
     """
 
     weight: torch.Tensor | None
     bias: torch.Tensor | None
     favour: torch.Tensor | None
     each: int
-    rounds: bool
-    counting: int
+    groups: tuple[int, int]
+    kind: Kind
     factor: float
     counts: torch.Tensor | None = None
     norm: NormParts | None = None
@@ -62,21 +95,48 @@ class RouterParts(NamedTuple):
     @classmethod
     def of(cls, block: Any, router: Any) -> "RouterParts":
         """Of what a block chooses with. Raises ValueError for another way."""
-        kind = like(router, ROUTERS)
-        if kind is None or not (hasattr(router, "proj") or suits(router.weight)):
+        name = like(router, ROUTERS)
+        weight = None if name is None else _weight(router, ROUTERS[name])
+        if name is None or not (weight is None or suits(weight, any_outputs=not ROUTERS[name].exact)):
             raise ValueError(f"what chooses among its experts ({type(router).__name__}) is not known")
-        counting, rounds = ROUTERS[kind]
-        if hasattr(router, "proj"):
+        kind = ROUTERS[name]
+        if weight is not None and part(router, *LINEAR) is not None:
+            kind = kind._replace(rounds=False)
+        if hasattr(router, "per_expert_scale"):
             counts, norm = router.per_expert_scale.float(), NormParts(router.scale, router.eps, rounds=True)
             each, scale = router.config.top_k_experts, router.scalar_root_size
-            return cls(None, None, None, each, rounds, counting, 1.0, counts, norm, scale)
+            return cls(weight, None, None, each, ALL_GROUPS, kind, 1.0, counts, norm, scale)
         if getattr(router, "norm_topk_prob", False):
-            counting = {OF_ALL: OF_CHOSEN, LOGISTIC: LOGISTIC_OF_CHOSEN}.get(counting, counting)
-        favour, factor = getattr(block, "expert_bias", None), getattr(router, "routed_scaling_factor", 1.0)
-        bias = getattr(router, "bias", None)
-        return cls(
-            router.weight, bias, None if favour is None else favour.float(), router.top_k, rounds, counting, factor
-        )
+            kind = kind._replace(counting=SHARED.get(kind.counting, kind.counting))
+        bias, factor = getattr(router, "bias", None), getattr(router, "routed_scaling_factor", 1.0)
+        return cls(weight, bias, _favour(block, router), router.top_k, _groups(router), kind, factor)
+
+
+def _weight(router: Any, kind: Kind) -> torch.Tensor | None:
+    """None where a linear layer makes scores, which is one of the products of what is around, if it rounds them."""
+    linear = part(router, *LINEAR)
+    weight: torch.Tensor | None = getattr(router if linear is None else linear, "weight", None)
+    if weight is None or (linear is not None and weight.dtype != torch.float32):
+        return None
+    return weight.detach().float() if kind.exact else weight.detach()
+
+
+def _favour(block: Any, router: Any) -> torch.Tensor | None:
+    homes = block, router, getattr(router, "moe_statics", None)
+    found = next((each for home in homes if (each := part(home, *FAVOURS)) is not None), None)
+    return None if found is None else found.detach().float().flatten()
+
+
+def _groups(router: Any) -> tuple[int, int]:
+    """Raises ValueError where those chosen do not all come from open groups."""
+    if (method := getattr(router, "topk_method", None)) is not None:
+        if method != "greedy":
+            raise ValueError(f"its way to choose among experts ({method}) is not known")
+        return ALL_GROUPS
+    groups, of = getattr(router, "topk_group", 1), getattr(router, "num_group", 1)
+    if of > 1 and router.top_k * of > groups * router.num_experts:
+        raise ValueError("it chooses more experts than its open groups have")
+    return groups, of
 
 
 class Mixture(NamedTuple):

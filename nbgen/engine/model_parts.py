@@ -50,7 +50,15 @@ DECODERS = (
     "ministral.MinistralModel",
     "codegen.CodeGenModel",
     "cohere2.Cohere2Model",
+    "glm4_moe.Glm4MoeModel",
+    "dots1.Dots1Model",
+    "exaone_moe.ExaoneMoeModel",
+    "minimax_m2.MiniMaxM2Model",
+    "qwen3_next.Qwen3NextModel",
+    "nanochat.NanoChatModel",
 )
+#: Whose embeddings have the norm of what the layers make.
+NORMED = ("nanochat.NanoChatModel",)
 #: Whose positions have embeddings, and from the how manieth on.
 PLACES = {
     "gpt2.GPT2Model": ("wpe", 0),
@@ -92,6 +100,7 @@ MODELS = {
     "persimmon.PersimmonForCausalLM": PLAIN,
     "codegen.CodeGenForCausalLM": PLAIN,
     "apertus1p5.Apertus1p5TextForCausalLM": PLAIN,
+    "glm4_moe.Glm4MoeForCausalLM": PLAIN,
 }
 #: Around which tokens of media are embedded as padding.
 PADDED = ("gemma4.Gemma4TextModel",)
@@ -120,11 +129,12 @@ class MediaTokens(NamedTuple):
 class ModelParts(NamedTuple):
     """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
 
-    `places` `[positions, hidden]` of positions are added to them, if there are any. Scores are divided by `divisor` and
-    bent by `cap`, if that is not 0.
+    They may have a norm (`embedded`), and `places` `[positions, hidden]` of positions are added to them, if there are
+    any. Scores are divided by `divisor` and bent by `cap`, if that is not 0.
     """
 
     norm: NormParts | None
+    embedded: NormParts | None
     embedding: float
     hidden: float
     divisor: float
@@ -154,6 +164,7 @@ class ModelParts(NamedTuple):
         norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
         return cls(
             norm,
+            norm if around in NORMED else None,
             scale,
             hidden,
             divisor,

@@ -116,13 +116,18 @@ class NativeDecoder(nn.Module):
             modules["layers"], self._current = stock, None
 
     def forward(
-        self, hidden_states: torch.Tensor, *_: None, position_embeddings: tuple[torch.Tensor, torch.Tensor], **more: Any
+        self,
+        hidden_states: torch.Tensor,
+        *_: None,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | torch.Tensor,
+        **more: Any,
     ) -> torch.Tensor:
         """`[…, hidden]` before the first layer and after the last."""
         assert self._current is not None
         step, adapters = self._current
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
-        if len(self.rotary.kinds) > 1 or self.rotary.stretch:  # the model gives those of its first layer, and no more
+        is_complex = isinstance(position_embeddings, torch.Tensor)
+        if is_complex or len(self.rotary.kinds) > 1 or self.rotary.stretch:  # or those of its first layer, and no more
             rotary = self.rotary.at(more["position_ids"].flatten().tolist())
         else:
             turns = [part.float().expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
@@ -163,8 +168,8 @@ class NativeDecoder(nn.Module):
             left = rotary._replace(positions=rotary.positions[index])
             ending = room.fields(last, None if adapters is None else adapters[index], left, None)
             fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
-        norm, per_layer = NormFields.of(parts.norm), self._per_layer(parts)
-        ending.norm = ctypes.addressof(norm)
+        norm, embedded, per_layer = NormFields.of(parts.norm), NormFields.of(parts.embedded), self._per_layer(parts)
+        ending.norm, fields.embedded = ctypes.addressof(norm), ctypes.addressof(embedded)
         if per_layer is not None:
             fields.per_layer = ending.per_layer = ctypes.addressof(per_layer)
         few = last is not None or (wanted is None and not step.prefills)
@@ -174,7 +179,7 @@ class NativeDecoder(nn.Module):
         hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        kept = (room, ending, norm, per_layer, index, last, outer, table)
+        kept = (room, ending, norm, embedded, per_layer, index, last, outer, table)
         return PreparedStep(step, fields, hidden, states, made, chosen, sequences, kept)
 
     def walk(self, prepared: PreparedStep) -> None:

@@ -13,21 +13,24 @@ import torch
 from torch import nn
 
 from nbgen.engine.attention_native import LayerFields
-from nbgen.engine.attention_parts import SAME_HALVES, AttentionParts
+from nbgen.engine.attention_parts import LATENT, SAME_HALVES, AttentionParts
 from nbgen.engine.common_parts import Product
 from nbgen.engine.expert_routes import OWN
 from nbgen.engine.layer_parts import BESIDE, GIVEN, ROUTER, LayerParts
 from nbgen.engine.lora import LoraLinear
-from nbgen.engine.mixture_parts import Mixture
+from nbgen.engine.mixture_parts import Mixture, RouterParts
 from nbgen.engine.native_experts import ExpertsFields
 from nbgen.engine.native_linear import ALL, OUTPUTS, LinearFields, NativeProduct
 from nbgen.engine.native_step import MADE, NormFields
 from nbgen.engine.recurrent_parts import RecurrentParts
 from nbgen.engine.rotary_table import RotaryTable
 
-NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm", "value_norm", "given_norm")
+NORMS = (
+    *("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm", "value_norm", "given_norm"),
+    *("compressed_norm", "narrow_norm"),
+)
 #: Of a layer, and of what a recurrent one has in place of attention.
-LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE, *GIVEN)
+LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE, *GIVEN, *LATENT)
 REMEMBERING = ("mixed", "opening", "steps", "shares")
 #: Where a step has room for what these products make.
 ROOMS = {
@@ -40,6 +43,8 @@ ROOMS = {
     "opening": "queries",
     "steps": "ups",
     "shares": "new_values",
+    LATENT[0]: "ups",
+    LATENT[1]: "gates",
     GIVEN[0]: "gates",
     GIVEN[1]: "projected",
 }
@@ -50,12 +55,28 @@ class RouterFields(ctypes.Structure):
 
     _fields_ = [
         ("scores", LinearFields),
-        *((name, c_void_p) for name in ("favour", "counts")),
-        *((name, c_int64) for name in ("each", "rounds", "counting")),
-        ("factor", c_float),
-        ("scale", c_float),
+        *((name, c_void_p) for name in ("exact", "favour", "counts")),
+        *((name, c_int64) for name in ("each", "groups", "open", "rounds", "counting")),
+        *((name, c_float) for name in ("least", "factor", "scale")),
         ("norm", NormFields),
     ]
+
+    @classmethod
+    def of(cls, router: RouterParts, dtype: torch.dtype) -> "RouterFields":
+        """Where its weight lies, of rows of that type."""
+        fields = cls(each=router.each, rounds=router.kind.rounds, counting=router.kind.counting)
+        if router.weight is not None:
+            experts, inputs = router.weight.shape
+            if router.weight.dtype == dtype:
+                fields.scores = LinearFields.of_table(router.weight, dtype)
+            else:
+                fields.scores, fields.exact = LinearFields(inputs=inputs, outputs=experts), _place(router.weight)
+        fields.scores.bias = _place(router.bias)
+        fields.favour, fields.counts = _place(router.favour), _place(router.counts)
+        fields.open, fields.groups = router.groups
+        fields.least, fields.factor, fields.scale = router.kind.least, router.factor, router.scale
+        fields.norm = NormFields.of(router.norm)
+        return fields
 
 
 class SparseFeedFields(ctypes.Structure):
@@ -69,12 +90,8 @@ class SparseFeedFields(ctypes.Structure):
     @classmethod
     def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
         """Where its experts lie, and what chooses them."""
-        router = mixture.router
-        scores = LinearFields() if router.weight is None else LinearFields.of_table(router.weight, dtype)
-        scores.bias = _place(router.bias)
-        told = router.each, router.rounds, router.counting, router.factor, router.scale, NormFields.of(router.norm)
-        chooses = RouterFields(scores, _place(router.favour), _place(router.counts), *told)
-        return cls(chooses, mixture.experts.fields, *map(NormFields.of, mixture.norms))
+        router = RouterFields.of(mixture.router, dtype)
+        return cls(router, mixture.experts.fields, *map(NormFields.of, mixture.norms))
 
 
 class RecurrenceFields(ctypes.Structure):
@@ -83,7 +100,7 @@ class RecurrenceFields(ctypes.Structure):
     _fields_ = [
         *((name, LinearFields) for name in REMEMBERING),
         *((name, c_int64) for name in ("rule", "taps", "channels")),
-        *((name, c_int64) for name in ("heads", "groups", "rows", "size", "normed", "opens_first")),
+        *((name, c_int64) for name in ("heads", "groups", "rows", "size", "normed", "opens_first", "joined")),
         *((name, c_void_p) for name in ("kernel", "bias", "rates", "direct", "step_bias")),
         ("norm", NormFields),
         *((name, c_void_p) for name in ("past", "states", "held", "held_steps", "held_shares")),
@@ -94,7 +111,7 @@ class RecurrenceFields(ctypes.Structure):
         """All but its products and states."""
         taps, channels = parts.kernel.shape
         fields = cls(rule=parts.rule, taps=taps, channels=channels, kernel=parts.kernel.data_ptr())
-        fields.bias = _place(parts.bias)
+        fields.bias, fields.joined = _place(parts.bias), parts.joined
         if (own := parts.own) is not None:
             fields.heads, fields.groups, fields.rows, fields.size = own[:4]
             fields.rates, fields.step_bias, fields.direct = map(_place, (own.rates, own.step_bias, own.direct))
@@ -113,7 +130,7 @@ class DecoderLayerFields(ctypes.Structure):
         ("activation", c_int64),
         ("xielu", c_float * 4),
         *((name, c_int64) for name in ("all_heads", "each_head")),
-        *((name, c_int64) for name in ("turned_first", "turned", "turn", "rounds", "turns")),
+        *((name, c_int64) for name in ("turned_first", "still", "turned", "turn", "rounds", "turns")),
         *((name, c_int64) for name in ("opened", "joined", "values_first", "stretch", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
         ("first_given", c_int64),
@@ -155,9 +172,9 @@ class NativeLayers:
 
     @property
     def scratch(self) -> int:
-        """Floats of one row, in the widest recurrent layer."""
+        """Floats of one row, in the widest recurrent layer or of the most experts."""
         own = (layer.recurrence.own for layer in self.parts if layer.recurrence)
-        return max((2 * rule.heads for rule in own if rule), default=0)
+        return max([self.experts[1] if self.experts else 0, *(2 * rule.heads for rule in own if rule)])
 
     def adapt(self, products: Iterable[dict[str, Product]]) -> None:
         """Point to each layer's products, with what adapters add to them now."""
@@ -199,6 +216,9 @@ class NativeLayers:
         fields.stretch = self._rotary.parts[-1].stop if attention.stretch else 0
         fields.rounds, fields.turns, fields.clip = attention.rounds, attention.way, attention.clip
         fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
+        if latent := attention.latent:
+            fields.still = latent.still
+            fields.compressed_norm, fields.narrow_norm = NormFields.of(latent.norm), NormFields.of(latent.narrow_norm)
         fields.attention = _shape(layer.products, attention)
         fields.attention.sinks = _place(attention.sinks)
 
@@ -234,9 +254,10 @@ def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
 
 
 def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFields:
-    dim = attention.head_dim
+    dim, latent = attention.head_dim, attention.latent
+    width = latent.value_dim if latent else dim
     heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * bool(attention.joined)))
-    return LayerFields(heads, heads // attention.group, dim, dim, 0, attention.scaling, attention.softcap, None)
+    return LayerFields(heads, heads // attention.group, dim, width, 0, attention.scaling, attention.softcap, None)
 
 
 def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
@@ -262,9 +283,15 @@ def _sizes(layer: LayerParts) -> dict[str, int]:
     for name, product in products.items():
         if name in ROOMS:
             most |= Counter({ROOMS[name]: product.outputs})
+    if layer.recurrence and layer.recurrence.joined and (own := layer.recurrence.own):
+        channels, opening = layer.recurrence.kernel.shape[1], output.linear.in_features
+        most |= Counter(attended=products["mixed"].outputs, projected=products["steps"].outputs)
+        most |= Counter(gates=channels, queries=opening, ups=own.heads, new_values=own.heads)
     if layer.attention:
         most |= Counter({"queries" if apart else "gates": products["query"].outputs})
         most |= Counter(queries=output.linear.in_features)
+        if layer.attention.latent:
+            most |= Counter(new_values=products["key"].linear.in_features)
     if layer.mixture:
         experts, router, _ = layer.mixture
         most |= Counter(experts.sizes(router.each)) | Counter(routing=experts.num_experts)

@@ -77,7 +77,7 @@ class StepFields(ctypes.Structure):
         *((name, c_void_p) for name in (*MADE, "scratch")),
         ("routes", c_void_p),
         *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings", "places", "per_layer")),
-        *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
+        *((name, c_void_p) for name in ("embedded", "norm", "head", "rounded_scores", "scores")),
         ("scales", Scales),
     ]
 

@@ -19,12 +19,16 @@ RULES = {
     "granitemoehybrid.GraniteMoeHybridMambaLayer": STATE_SPACE,
     "bamba.BambaMixer": STATE_SPACE,
     "lfm2.Lfm2ShortConv": CONVOLUTION_ALONE,
+    "qwen3_next.Qwen3NextGatedDeltaNet": DELTA_RULE,
 }
+#: Whose queries, keys, values and what opens these are made group by group, and so are shares and steps.
+JOINED = ("qwen3_next.Qwen3NextGatedDeltaNet",)
 #: Norms whose result is opened, or whose input.
 NORMS = {
     "qwen3_5.Qwen3_5RMSNormGated": False,
     "granitemoehybrid.GraniteMoeHybridRMSNormGated": True,
     "bamba.BambaRMSNormGated": True,
+    "qwen3_next.Qwen3NextRMSNormGated": False,
 }
 #: Tokens that a convolution sees at most.
 MOST_TAPS = 8
@@ -71,10 +75,14 @@ class RuleParts(NamedTuple):
 
 
 class RecurrentParts(NamedTuple):
-    """The layer of this `number`: a `kernel` `[taps, channels]` with a `bias` or none, and the rule's own parts."""
+    """The layer of this `number`: a `kernel` `[taps, channels]` with a `bias` or none, and the rule's own parts.
+
+    What goes in may be made of groups that are `joined`.
+    """
 
     number: int
     rule: int
+    joined: bool
     kernel: torch.Tensor
     bias: torch.Tensor | None
     own: RuleParts | None
@@ -102,13 +110,19 @@ class RecurrentParts(NamedTuple):
         if len(kernel) > MOST_TAPS:
             raise ValueError(f"its convolutions see {len(kernel)} tokens")
         own = None if rule == CONVOLUTION_ALONE else RuleParts.of(mixer, rule)
-        return cls(mixer.layer_idx, rule, kernel, None if bias is None else bias.detach().float(), own)
+        bias = None if bias is None else bias.detach().float()
+        return cls(mixer.layer_idx, rule, kind in JOINED, kernel, bias, own)
 
 
 def products(mixer: Any) -> dict[str, Product]:
-    """Mixed numbers for the convolution, and for rules what opens their result, steps and shares; and output."""
+    """Mixed numbers for the convolution, and for rules what opens their result, steps and shares; and output.
+
+    Where groups are joined, mixed numbers have what opens the result among them, and steps the shares.
+    """
     output = Product(mixer.out_proj, ALL)
-    if hasattr(mixer, "in_proj_qkv"):
+    if hasattr(mixer, "in_proj_qkvz"):
+        made = {"mixed": Product(mixer.in_proj_qkvz, ALL), "steps": Product(mixer.in_proj_ba, ALL)}
+    elif hasattr(mixer, "in_proj_qkv"):
         names = {"mixed": "qkv", "opening": "z", "steps": "a", "shares": "b"}
         made = {of: Product(mixer.get_submodule(f"in_proj_{name}"), ALL) for of, name in names.items()}
     elif hasattr(mixer, "conv1d"):

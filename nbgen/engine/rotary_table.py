@@ -35,9 +35,13 @@ def rotary_of(
     """
     kinds = () if kind is None else (kind,)
     try:
-        cosines, sines = rotary(like, positions[None], *kinds)
+        made: Any = rotary(like, positions[None], *kinds)
     except IndexError:  # older versions want a row for each dimension of a position
-        cosines, sines = rotary(like, positions.expand(3, 1, -1), *kinds)
+        made = rotary(like, positions.expand(3, 1, -1), *kinds)
+    if isinstance(made, torch.Tensor):  # complex, one for two numbers of a head
+        turns = torch.cat([made, made], -1)
+        made = turns.real, turns.imag
+    cosines, sines = made
     if cosines.dim() != 3:
         raise ValueError("its positions have more than one dimension")
     return cosines[0].contiguous(), sines[0].contiguous()

@@ -79,6 +79,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v2": Family("A", {**LATENT, "head_dim": 8}),
     "deepseek_v3": Family("A", LATENT),
+    "dots1": Family("A", {**ROUTED, **MIXED, "head_dim": 16, "n_shared_experts": 1}),
     "ernie4_5": Family("A", {"head_dim": 16}),
     "ernie4_5_moe": Family(
         "A", {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1}
@@ -86,6 +87,7 @@ FAMILIES: dict[str, Family] = {
     "exaone": Family("A", {}, since="5.24"),
     "exaone4": Family("A", MIXED),
     "exaone_moe": Family("A", {**EXPERTS, **MIXED, "head_dim": 16}),
+    "flex_olmo": Family("A", {"num_experts": 5, "num_experts_per_tok": 2}),
     "gemma": Family("A", {"head_dim": 16}),
     "gemma2": Family("A", GEMMA),
     "gemma3_text": Family("A", GEMMA),

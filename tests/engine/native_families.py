@@ -5,6 +5,8 @@ from tests.engine.architectures import FAMILIES
 
 #: Older versions leave scores of Gemma 2's attention as they are: so high, no cap shows.
 CAP = 2.0 if at_least("transformers", "5.24") else 5000.0
+#: Widths that every type of number suits, some of them others than the rest.
+LATENT = {"kv_lora_rank": 32, "q_lora_rank": 32, "v_head_dim": 16}
 #: Families of such layers, and what else is special about them.
 TAKEN = {
     "llama": {"attention_bias": True},
@@ -78,6 +80,26 @@ TAKEN = {
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True, "clip_qkv": 1.0},
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "residual_multiplier": 0.3, "logits_scaling": 4.0},
     "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
+    "glm4_moe": {
+        **FAMILIES["glm4_moe"].changes,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "use_qk_norm": True,
+        "routed_scaling_factor": 1.5,
+    },
+    "deepseek_v2": {**FAMILIES["deepseek_v2"].changes, **LATENT, "q_lora_rank": None, "routed_scaling_factor": 1.5},
+    "deepseek_v3": {**FAMILIES["deepseek_v3"].changes, **LATENT, "rope_interleave": False},
+    "ernie4_5_moe": {**FAMILIES["ernie4_5_moe"].changes, "moe_num_experts": 8, "use_bias": True},
+    "hunyuan_v1_moe": {**FAMILIES["hunyuan_v1_moe"].changes, "num_experts": 8},
+    "minimax_m2": {
+        **FAMILIES["minimax_m2"].changes,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    },
+    "flex_olmo": FAMILIES["flex_olmo"].changes,
     "exaone4": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "arcee": {},
     "nemotron": {"head_dim": 16},
@@ -120,9 +142,13 @@ TAKEN = {
     "codegen": {**FAMILIES["codegen"].changes, "num_attention_heads": 8},
     "apertus": {},
     "apertus1p5_text": {"output_vocab_size": 256},
+    "helium": {"head_dim": 16},
+    "nanochat": {},
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
     "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }
+#: Whose code is others' alone.
+ALIKE = ("dots1", "exaone_moe", "glm4_moe_lite", "granitemoeshared", "sarvam_mla", "sarvam_moe")
 #: Whose decoder does not tell one layer of ours all: positions are added to embeddings, or layers have own inputs.
 TOLD_BEFORE = ["gpt2", "opt", "gemma4_text", "gptj", "codegen", "gpt_bigcode"]
 SCAN = {
@@ -158,6 +184,14 @@ REMEMBERING = {
         "moe_intermediate_size": 32,
         "num_experts_per_tok": 2,
         "shared_expert_intermediate_size": 64,
+    },
+    "qwen3_next": {
+        **DELTA,
+        "num_experts": 8,
+        "moe_intermediate_size": 32,
+        "num_experts_per_tok": 3,
+        "shared_expert_intermediate_size": 64,
+        "mlp_only_layers": [1],
     },
     "granitemoehybrid": {**SCAN, "num_local_experts": 8, "num_experts_per_tok": 2},
     "granitemoehybrid with positions, without experts": {

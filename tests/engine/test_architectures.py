@@ -12,6 +12,7 @@ from nbgen.sampling_params import SamplingParams
 from tests.conftest import at_least, save_model
 from tests.engine.architectures import FAMILIES, HERE
 from tests.engine.conftest import build, generate, greedy, ids
+from tests.engine.native_families import ALIKE
 
 README = Path(__file__).parents[2] / "README.md"
 #: Longer than every window and chunk here, and than a prefill's.
@@ -41,6 +42,7 @@ def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> 
     assembly = build(folder, prefill_chunk=16)
     tier = family.tier if at_least("transformers", family.tier_since) else "C"
     assert (assembly.model.tier, assembly.engine._scheduler.cuts_prompts) == (tier, family.chunked and tier != "C")
+    assert assembly.model.layers_in == "C++" or name not in ALIKE
     assert answers(assembly, REQUESTS) == expected, "in one batch"
     assert [answers(assembly, [request])[0] for request in REQUESTS] == expected, "one after the other, on prefix hits"
     assembly.engine.flush_cache()

@@ -41,7 +41,7 @@ def loaded(folder: Path, dtype: str = "float32", said: list[tuple[str, int, int]
 
 
 def experts(model: nn.Module) -> list[Any]:
-    return [module for name, module in model.named_modules() if name.endswith("experts")]
+    return [module for name, module in model.named_modules() if name.endswith(".experts")]
 
 
 @torch.inference_mode()
@@ -51,7 +51,7 @@ def check(model: Any, folder: Path) -> None:
     torch.testing.assert_close(model(IDS).logits.float(), stock(IDS).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "lfm2_moe"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "lfm2_moe", "glm4_moe"])
 def test_they_lie_in_their_file(tmp_path: Path, family: str) -> None:
     """Those of LFM2 have names of their own in it."""
     folder, said = saved(tmp_path, family), [("", 0, 0)]

@@ -36,7 +36,7 @@ MODELS = {
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 512},
     "qwen3_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None},
-    **{name: REMEMBERING[name] for name in ("lfm2", "qwen3_5_moe_text", "granitemoehybrid")},
+    **{name: REMEMBERING[name] for name in ("lfm2", "qwen3_5_moe_text", "qwen3_next", "granitemoehybrid")},
 }
 
 

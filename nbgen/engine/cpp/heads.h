@@ -7,8 +7,10 @@
 template <typename T>
 void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
     const auto& ways = layer.rounds ? turners<true, T> : turners<false, T>;
-    ways[layer.turns](input, cosines, sines, layer.turned, output);
-    std::copy(input + layer.turned, input + layer.attention.dim, output + layer.turned);
+    const int64_t still = layer.still, end = still + layer.turned;
+    std::copy_n(input, still, output);
+    ways[layer.turns](input + still, cosines, sines, layer.turned, output + still);
+    std::copy(input + end, input + layer.attention.dim, output + end);
 }
 
 template <typename T>

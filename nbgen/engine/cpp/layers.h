@@ -4,23 +4,24 @@
 
 #pragma once
 
-#include <initializer_list>
-#include <utility>
-
 #include "heads.h"
-#include "part_timer.h"
-#include "products.h"
+#include "step_member.h"
 
 #define LAYERS
 
 // A member's way through the layers of a step, phase by phase.
 template <typename T>
-class Walk {
+class Walk : StepMember<T> {
+    using StepMember<T>::member_, StepMember<T>::step_, StepMember<T>::hidden_;
+    using StepMember<T>::multiply_all, StepMember<T>::adapt_row, StepMember<T>::leave;
+    using StepMember<T>::normalize_all, StepMember<T>::add_and_normalize;
+    using typename StepMember<T>::Parts;
+
   public:
-    static constexpr int64_t PHASES = 40;  // of a layer, at most: 10 to open it, 3 of attention, 27 to close it
+    static constexpr int64_t PHASES = 42;  // of a layer, at most: 12 to open it, 3 of attention, 27 to close it
     static constexpr int64_t ENDS = 5;     // 4 before all layers, 1 after them
 
-    Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
+    using StepMember<T>::StepMember;
 
     void through(const DecoderLayer<T>* layers, int64_t count) {
         if (step_->embeddings) embed(*step_->embeddings);
@@ -44,13 +45,12 @@ class Walk {
     }
 
   private:
-    using Parts = std::vector<typename Products<T>::Part>;
-
     void embed(const Linear<T>& table) {
         member_.each(step_->rows, [&](int64_t row) {
             T* own = hidden_ + row * table.inputs;
             read_output(table, step_->ids[row], own);
             scale_all(step_->scales.embedding, own, table.inputs);
+            if (*step_->embedded) normalize(*step_->embedded, own, table.inputs, own);
             if (!step_->places) return;
             const T* place = step_->places + step_->positions[row] * table.inputs;
             for (int64_t i = 0; i < table.inputs; i++) narrow(widen(own[i]) + widen(place[i]), own + i);
@@ -89,6 +89,7 @@ class Walk {
     void open(const DecoderLayer<T>& layer, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
         if (layer.joined) return open_joined(layer, leaves);
+        if (layer.compressed.outputs) return open_compressed(layer, leaves);
         const typename Products<T>::Part query = {&layer.query, layer.opened ? step_->gates : step_->queries};
         Parts made;
         made.reserve(3);
@@ -120,27 +121,46 @@ class Walk {
         place(layer, 0, heads);
     }
 
+    // Multi-head latent attention (DeepSeek-AI 2024).
+    void open_compressed(const DecoderLayer<T>& layer, bool leaves) {
+        const int64_t heads = layer.attention.heads, made = layer.compressed.outputs, some = layer.key.inputs;
+        multiply_all({{&layer.compressed, step_->ups}}, step_->normed);
+        member_.each(step_->rows, [&](int64_t row) {
+            normalize(layer.compressed_norm, step_->ups + row * made, some, step_->new_values + row * some);
+        });
+        multiply_all({{&layer.key, step_->new_keys}}, step_->new_values);
+        place(layer, heads, heads + layer.attention.kv_heads);
+        if (leaves) leave({{hidden_, layer.width()}, {step_->normed, layer.width()}});
+        if (const int64_t width = layer.narrow.outputs) {
+            multiply_all({{&layer.narrow, step_->gates}}, step_->normed);
+            member_.each(step_->rows, [&](int64_t row) {
+                normalize(layer.narrow_norm, step_->gates + row * width, width, step_->gates + row * width);
+            });
+        }
+        multiply_all({{&layer.query, step_->queries}}, layer.narrow.outputs ? step_->gates : step_->normed);
+        place(layer, 0, heads);
+    }
+
     // What a recurrent layer makes is where attention's would be; on its way there it uses room that is only needed later.
     void remember(const DecoderLayer<T>& layer, const Recurrence<T>& own, bool leaves) {
-        Parts made = {{&own.mixed, step_->gates}};
-        if (own.rule != CONVOLUTION_ALONE) made.insert(made.end(), {{&own.opening, step_->queries}, {&own.steps, step_->ups}});
-        if (own.rule == DELTA_RULE) made.push_back({&own.shares, step_->new_values});
-        multiply_all(made, step_->normed);
+        if (own.joined) {
+            multiply_all({{&own.mixed, step_->attended}, {&own.steps, step_->projected}}, step_->normed);
+            member_.each(step_->rows, [&](int64_t row) {
+                separate(own, step_->attended + row * own.mixed.outputs, step_->projected + row * own.steps.outputs,
+                         step_->gates + row * own.channels, step_->queries + row * layer.output.inputs,
+                         step_->ups + row * own.heads, step_->new_values + row * own.heads);
+            });
+        } else {
+            Parts made = {{&own.mixed, step_->gates}};
+            if (own.opening.outputs) made.push_back({&own.opening, step_->queries});
+            if (own.steps.outputs) made.push_back({&own.steps, step_->ups});
+            if (own.shares.outputs) made.push_back({&own.shares, step_->new_values});
+            multiply_all(made, step_->normed);
+        }
         Remembered<T>{own,          step_->sequences, step_->count,       step_->rows,    step_->gates,
                       step_->queries, step_->ups,     step_->new_values, step_->scratch, step_->attended}
             .run(member_);
         if (leaves) leave({{hidden_, layer.width()}, {step_->attended, layer.output.inputs}});
-    }
-
-    // Goes on with the last step, whose rows of these, so many numbers each, move together.
-    void leave(std::initializer_list<std::pair<T*, int64_t>> moved) {
-        const Step<T>& last = *step_->last;
-        member_.each(1, [&](int64_t) {
-            for (const auto& [numbers, width] : moved)
-                for (int64_t i = 0; i < last.rows; i++)
-                    std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
-        });
-        step_ = &last;
     }
 
     void attend(const DecoderLayer<T>& layer) {
@@ -184,29 +204,6 @@ class Walk {
         multiply_all({{&layer.given_output, step_->projected}}, step_->gates);
     }
 
-    // The last product, if there `was` one, on top of `hidden`, after its norm; and that, times `counts`, normed for the next.
-    void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width, float counts = 1.0f) {
-        member_.each(step_->rows, [&](int64_t row) {
-            T* own = hidden_ + row * width;
-            T* more = step_->projected + row * width;
-            if (was) {
-                if (*was) normalize_if(*was, more, width, more);
-                scale_all(step_->scales.residual, more, width);
-                for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
-                scale_all(counts, own, width);
-            }
-            if (next) normalize_if(*next, own, width, step_->normed + row * width);
-        });
-    }
-
-    void normalize_all(const Norm<T>& norm, int64_t width, float scale = 1.0f) {
-        member_.each(step_->rows, [&](int64_t row) {
-            T* own = step_->normed + row * width;
-            normalize_if(norm, hidden_ + row * width, width, own);
-            scale_all(scale, own, width);
-        });
-    }
-
     // Queries, keys or both, where a norm is of all heads together.
     void normalize_heads(const DecoderLayer<T>& layer, bool queries, bool keys) {
         if (!layer.all_heads) return;
@@ -216,28 +213,6 @@ class Walk {
             if (queries) normalize_if(layer.query_norm, query, heads, query);
             if (keys) normalize_if(layer.key_norm, key, kv_heads, key);
         });
-    }
-
-    void multiply_all(const Parts& parts, const T* input) {
-        const PartTimer timer(member_, LINEAR_LAYERS);
-        const Products<T> products(parts, step_->rows, input);
-        member_.each(products.units, products);
-        adapt_all(parts, input);
-    }
-
-    void adapt_all(const Parts& parts, const T* input) {
-        if (!step_->adapters) return;
-        member_.each(step_->rows * parts.size(), [&](int64_t i) {
-            const int64_t row = i / parts.size();
-            const auto& [linear, output] = parts[i % parts.size()];
-            adapt_row(*linear, input + row * linear->inputs, row, output + row * linear->outputs);
-        });
-    }
-
-    void adapt_row(const Linear<T>& linear, const T* input, int64_t row, T* output) {
-        if (!step_->adapters || !linear.down) return;
-        const int64_t *columns = step_->adapters + 2 * row;
-        if (columns[0] < columns[1]) adapt(linear, input, columns[0], columns[1], output);
     }
 
     // Of each row's vectors, which are its queries and then its keys, those from `first` to `end`: keys go into the cache, their
@@ -259,6 +234,7 @@ class Walk {
                 if (layer.stretch) scale_all(cosines[layer.stretch - layer.turn], step_->queries + own * dim, dim);
                 return;
             }
+            if (layer.compressed.outputs) return place_expanded(layer, row, vector - heads, cosines, sines, work.data());
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
             const T* key = layer.joined ? joined(layer, row, head, 1 + layer.values_first) : step_->new_keys + fresh;
@@ -269,6 +245,18 @@ class Walk {
             normalize_if(layer.value_norm, value, dim, layer.values + cached);
             clip(layer, layer.values + cached);
         });
+    }
+
+    // Of a head's key and value, which are made one behind the other, and what keys have in common.
+    void place_expanded(const DecoderLayer<T>& layer, int64_t row, int64_t head, const float* cosines, const float* sines,
+                        T* work) {
+        const AttentionLayer& shape = layer.attention;
+        const int64_t own = layer.still, common = shape.dim - own, cached = head * shape.slots + step_->slots[row];
+        const T* made = step_->new_keys + (row * shape.kv_heads + head) * (own + shape.value_dim);
+        std::copy_n(made, own, work);
+        std::copy_n(step_->ups + (row + 1) * layer.compressed.outputs - common, common, work + own);
+        rotate(layer, work, cosines, sines, layer.keys + cached * shape.dim);
+        std::copy_n(made + own, shape.value_dim, layer.values + cached * shape.value_dim);
     }
 
     // Of three that stand one behind the other for so many heads together, a head's part.
@@ -283,10 +271,16 @@ class Walk {
         Routes<T> routes = *step_->routes;
         routes.rows = step_->rows;
         if (router.norm) normalize_all(router.norm, width, router.scale);
-        multiply_all({{&router.scores, step_->routing}}, step_->normed);
+        if (router.exact) score_exactly(member_, router, step_->rows, step_->normed, step_->scratch);
+        else multiply_all({{&router.scores, step_->routing}}, step_->normed);
         member_.each(routes.rows, [&](int64_t row) {
             const int64_t first = row * router.each;
-            route(router, step_->routing + row * experts.count, routes.chosen + first, routes.shares + first);
+            T* made = step_->routing + row * experts.count;
+            if (router.exact) {
+                std::fill_n(made, experts.count, T{});
+                adapt_row(router.scores, step_->normed + row * width, row, made);
+            }
+            route(router, made, step_->scratch + row * experts.count, routes.chosen + first, routes.shares + first);
         });
         if (sparse.input_norm) normalize_all(sparse.input_norm, width);
         Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
@@ -340,8 +334,4 @@ class Walk {
                 ::gate(layer.activation, gates, ups, begin, end, layer.xielu);
             });
     }
-
-    Team::Member& member_;
-    const Step<T>* step_;
-    T* hidden_;
 };

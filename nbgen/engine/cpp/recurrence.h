@@ -21,12 +21,13 @@ constexpr int64_t MOST_TAPS = 8;
 // `groups` of heads that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what
 // `opening` makes, before or after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what
 // `mixed` makes times the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as
-// are their steps and shares.
+// are their steps and shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads'
+// values and what opens them; and `steps` their shares and steps.
 template <typename T>
 struct Recurrence {
     Linear<T> mixed, opening, steps, shares;
     Rule rule;
-    int64_t taps, channels, heads, groups, rows, size, normed, opens_first;
+    int64_t taps, channels, heads, groups, rows, size, normed, opens_first, joined;
     const float *kernel, *bias, *rates, *direct;
     const T* step_bias;
     Norm<T> norm;
@@ -34,6 +35,21 @@ struct Recurrence {
     float* states;
     T *held, *held_steps, *held_shares;
 };
+
+// A row of what is made group by group, as it is made of layers whose groups are not joined.
+template <typename T>
+void separate(const Recurrence<T>& layer, const T* made, const T* both, T* mixed, T* opening, T* steps, T* shares) {
+    const int64_t heads = layer.heads / layer.groups, keys = layer.groups * layer.size, wide = heads * layer.rows;
+    for (int64_t group = 0; group < layer.groups; group++) {
+        const auto take = [](const T*& from, int64_t count, T* to) { std::copy_n(from, count, to), from += count; };
+        take(made, layer.size, mixed + group * layer.size);
+        take(made, layer.size, mixed + keys + group * layer.size);
+        take(made, wide, mixed + 2 * keys + group * wide);
+        take(made, wide, opening + group * wide);
+        take(both, heads, shares + group * heads);
+        take(both, heads, steps + group * heads);
+    }
+}
 
 // Of `rows` tokens of `count` sequences: what the products of a layer have made of them, room for two numbers of a row's head, and
 // where it goes what becomes of them. Or else the rows are guesses that were held and have come true (`again`): now states

@@ -2,74 +2,153 @@
 
 #pragma once
 
-#include "linear.h"
+#include <algorithm>
+#include <limits>
+#include <vector>
+
 #include "norms.h"
+#include "team.h"
+#include "weights.h"
 
 // What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself or as a
 // share of those chosen.
 enum Counting : int64_t { OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN };
 
-// A row goes to the `each` experts of which `scores` makes most; or, of logistics, most with the `favour` `[experts]` that each is
-// done, null for none. What they count is multiplied by a `factor`, and rounded if it `rounds`; logistics are on the way, too. What
-// goes in may have a `norm` of its own, and counts `scale` times then; and each expert's share may count what its `counts` says.
+// A row goes to the `each` experts of which `scores` makes most, or `exact` weights `[experts, in]` whose scores are not rounded.
+// Where each is done a `favour` `[experts]`, null for none, it counts beside the logistic of a score or its share of a softmax over
+// all. Only experts of the `open` among so many `groups` are chosen: of those whose two best have most together. What the chosen
+// count is multiplied by a `factor`, and rounded if it `rounds`; logistics are on the way, too. Shares of those chosen are of a sum
+// that has `least` besides. What goes in may have a `norm` of its own, and counts `scale` times then; and each expert's share may
+// count what its `counts` says.
 template <typename T>
 struct Router {
     Linear<T> scores;
+    const float* exact;
     const float* favour;
     const float* counts;
-    int64_t each, rounds;
+    int64_t each, groups, open, rounds;
     Counting counting;
-    float factor, scale;
+    float least, factor, scale;
     Norm<T> norm;
+
+    float round(float number) const { return rounds ? rounded<T>(number) : number; }
 };
 
+// Of a row, by the four experts from `n` on.
 template <typename T>
-float number_of(const Router<T>& router, T score) {
-    return router.counting < LOGISTIC ? widen(score) : rounded<T>(logistic(widen(score)));
+void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scores) {
+    const int64_t inputs = router.scores.inputs;
+    const float* weights = router.exact + n * inputs;
+    Floats sums[4] = {};
+    for (int64_t k = 0; k < inputs; k += LANES) {
+        Floats own;
+        if constexpr (std::is_same_v<T, float>)
+            own = loaded(row + k);
+        else
+            own = widened(row + k);
+        for (int i = 0; i < 4; i++) sums[i] += loaded(weights + i * inputs + k) * own;
+    }
+    const auto four = sums_of(quarter(sums[0]), quarter(sums[1]), quarter(sums[2]), quarter(sums[3]));
+    std::memcpy(scores + n, &four, sizeof four);
 }
 
-// Of a row's `scores` `[experts]`, `each` at least. Of those that are alike the first come first.
+// `scores` `[rows, experts]` that are not rounded.
 template <typename T>
-void choose(const Router<T>& router, const T* scores, int64_t* chosen) {
-    const auto wanted = [&](int64_t expert) {
-        return number_of(router, scores[expert]) + (router.favour ? router.favour[expert] : 0.0f);
-    };
-    int64_t held = 0;
-    for (int64_t expert = 0; expert < router.scores.outputs; expert++) {
-        const float own = wanted(expert);
-        int64_t at = held;
-        for (; at > 0 && own > wanted(chosen[at - 1]); at--)
-            if (at < router.each) chosen[at] = chosen[at - 1];
-        if (at < router.each) chosen[at] = expert;
-        held = std::min(held + 1, router.each);
+void score_exactly(Team::Member& member, const Router<T>& router, int64_t rows, const T* input, float* scores) {
+    const int64_t inputs = router.scores.inputs, experts = router.scores.outputs;
+    member.each(experts / 4, [&](int64_t unit) {
+        for (int64_t row = 0; row < rows; row++)
+            score_exactly(router, input + row * inputs, 4 * unit, scores + row * experts);
+    });
+}
+
+// What each expert has before some are chosen: what it counts, or of a softmax in which nobody is done a favour, its score.
+template <typename T>
+void count_all(const Router<T>& router, const float* scores, float highest, float* all) {
+    const int64_t experts = router.scores.outputs;
+    if (router.counting >= LOGISTIC) {
+        for (int64_t i = 0; i < experts; i++) all[i] = router.round(logistic(scores[i]));
+    } else if (router.favour) {
+        float sum = 0;
+        for (int64_t i = 0; i < experts; i++) sum += all[i] = std::exp(scores[i] - highest);
+        for (int64_t i = 0; i < experts; i++) all[i] /= sum;
+    } else {
+        std::copy_n(scores, experts, all);
     }
 }
 
+// The `each` of so many that are `wanted` most, in that order. Of those that are alike the first come first.
+inline void choose(const float* wanted, int64_t count, int64_t each, int64_t* chosen) {
+    int64_t held = 0;
+    for (int64_t one = 0; one < count; one++) {
+        int64_t at = held;
+        for (; at > 0 && wanted[one] > wanted[chosen[at - 1]]; at--)
+            if (at < each) chosen[at] = chosen[at - 1];
+        if (at < each) chosen[at] = one;
+        held = std::min(held + 1, each);
+    }
+}
+
+// Experts of other groups than the open ones are not `wanted` any more.
 template <typename T>
-void share_by_softmax(const Router<T>& router, const T* scores, const int64_t* chosen, float* shares) {
-    const float highest = widen(scores[chosen[0]]);
-    const auto power = [&](int64_t expert) { return std::exp(widen(scores[expert]) - highest); };
+void close_groups(const Router<T>& router, float* wanted) {
+    static thread_local std::vector<float> worth;
+    static thread_local std::vector<int64_t> open;
+    const int64_t groups = router.groups, size = router.scores.outputs / groups;
+    worth.assign(groups, 0.0f);
+    open.resize(router.open);
+    for (int64_t group = 0; group < groups; group++) {
+        int64_t best[2];
+        choose(wanted + group * size, size, 2, best);
+        worth[group] = wanted[group * size + best[0]] + wanted[group * size + best[1]];
+    }
+    choose(worth.data(), groups, router.open, open.data());
+    for (int64_t group = 0; group < groups; group++)
+        if (std::find(open.begin(), open.end(), group) == open.end())
+            std::fill_n(wanted + group * size, size, -std::numeric_limits<float>::infinity());
+}
+
+// Of a softmax in which nobody is done a favour, from the `scores`.
+template <typename T>
+void share_by_softmax(const Router<T>& router, const float* scores, float highest, const int64_t* chosen, float* shares) {
+    const auto power = [&](int64_t expert) { return std::exp(scores[expert] - highest); };
     float sum = 0;
     for (int64_t i = 0; i < router.each; i++) sum += shares[i] = power(chosen[i]);
     if (router.counting == OF_ALL) {
         sum = 0;
         for (int64_t expert = 0; expert < router.scores.outputs; expert++) sum += power(expert);
     }
-    for (int64_t i = 0; i < router.each; i++) shares[i] = router.rounds ? rounded<T>(shares[i] / sum) : shares[i] / sum;
+    for (int64_t i = 0; i < router.each; i++) shares[i] = router.round(shares[i] / sum * router.factor);
 }
 
+// Of what `all` count.
 template <typename T>
-void share_by_logistic(const Router<T>& router, const T* scores, const int64_t* chosen, float* shares) {
+void share_by_counts(const Router<T>& router, const float* all, const int64_t* chosen, float* shares) {
     float sum = 0;
-    for (int64_t i = 0; i < router.each; i++) sum += shares[i] = number_of(router, scores[chosen[i]]);
-    const float all = router.counting == LOGISTIC_OF_CHOSEN ? rounded<T>(rounded<T>(sum) + 1e-6f) : 1.0f;
-    for (int64_t i = 0; i < router.each; i++) shares[i] = rounded<T>(rounded<T>(shares[i] / all) * router.factor);
+    for (int64_t i = 0; i < router.each; i++) sum += shares[i] = all[chosen[i]];
+    const auto passed = [&](float number) { return router.counting < LOGISTIC ? number : router.round(number); };
+    const bool shared = router.counting == LOGISTIC_OF_CHOSEN || router.counting == OF_CHOSEN;
+    const float whole = shared ? passed(passed(sum) + router.least) : 1.0f;
+    for (int64_t i = 0; i < router.each; i++) shares[i] = router.round(passed(shares[i] / whole) * router.factor);
 }
 
+// Of a row's `scores` `[experts]`, `each` at least: those that were `made`, or to exact ones what adapters have made.
 template <typename T>
-void route(const Router<T>& router, const T* scores, int64_t* chosen, float* shares) {
-    choose(router, scores, chosen);
-    (router.counting < LOGISTIC ? share_by_softmax<T> : share_by_logistic<T>)(router, scores, chosen, shares);
+void route(const Router<T>& router, const T* made, float* scores, int64_t* chosen, float* shares) {
+    static thread_local std::vector<float> all, wanted;
+    const int64_t experts = router.scores.outputs;
+    for (int64_t i = 0; i < experts; i++) scores[i] = widen(made[i]) + (router.exact ? scores[i] : 0.0f);
+    const float highest = *std::max_element(scores, scores + experts);
+    all.resize(experts);
+    count_all(router, scores, highest, all.data());
+    wanted = all;
+    for (int64_t i = 0; i < experts && router.favour; i++) wanted[i] += router.favour[i];
+    if (router.groups > 1) close_groups(router, wanted.data());
+    choose(wanted.data(), experts, router.each, chosen);
+    if (router.counting < LOGISTIC && !router.favour)
+        share_by_softmax(router, scores, highest, chosen, shares);
+    else
+        share_by_counts(router, all.data(), chosen, shares);
     if (router.counts)
         for (int64_t i = 0; i < router.each; i++) shares[i] *= router.counts[chosen[i]];
 }

@@ -1,0 +1,79 @@
+// What a member does in every part of a step through the layers of a decoder.
+
+#pragma once
+
+#include <initializer_list>
+#include <utility>
+
+#include "decoder.h"
+#include "part_timer.h"
+#include "products.h"
+
+template <typename T>
+class StepMember {
+  public:
+    StepMember(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
+
+  protected:
+    using Parts = std::vector<typename Products<T>::Part>;
+
+    void multiply_all(const Parts& parts, const T* input) {
+        const PartTimer timer(member_, LINEAR_LAYERS);
+        const Products<T> products(parts, step_->rows, input);
+        member_.each(products.units, products);
+        adapt_all(parts, input);
+    }
+
+    void adapt_all(const Parts& parts, const T* input) {
+        if (!step_->adapters) return;
+        member_.each(step_->rows * parts.size(), [&](int64_t i) {
+            const int64_t row = i / parts.size();
+            const auto& [linear, output] = parts[i % parts.size()];
+            adapt_row(*linear, input + row * linear->inputs, row, output + row * linear->outputs);
+        });
+    }
+
+    void adapt_row(const Linear<T>& linear, const T* input, int64_t row, T* output) {
+        if (!step_->adapters || !linear.down) return;
+        const int64_t *columns = step_->adapters + 2 * row;
+        if (columns[0] < columns[1]) adapt(linear, input, columns[0], columns[1], output);
+    }
+
+    // The last product, if there `was` one, on top of `hidden`, after its norm; and that, times `counts`, normed for the next.
+    void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width, float counts = 1.0f) {
+        member_.each(step_->rows, [&](int64_t row) {
+            T* own = hidden_ + row * width;
+            T* more = step_->projected + row * width;
+            if (was) {
+                if (*was) normalize_if(*was, more, width, more);
+                scale_all(step_->scales.residual, more, width);
+                for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
+                scale_all(counts, own, width);
+            }
+            if (next) normalize_if(*next, own, width, step_->normed + row * width);
+        });
+    }
+
+    void normalize_all(const Norm<T>& norm, int64_t width, float scale = 1.0f) {
+        member_.each(step_->rows, [&](int64_t row) {
+            T* own = step_->normed + row * width;
+            normalize_if(norm, hidden_ + row * width, width, own);
+            scale_all(scale, own, width);
+        });
+    }
+
+    // Goes on with the last step, whose rows of these, so many numbers each, move together.
+    void leave(std::initializer_list<std::pair<T*, int64_t>> moved) {
+        const Step<T>& last = *step_->last;
+        member_.each(1, [&](int64_t) {
+            for (const auto& [numbers, width] : moved)
+                for (int64_t i = 0; i < last.rows; i++)
+                    std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
+        });
+        step_ = &last;
+    }
+
+    Team::Member& member_;
+    const Step<T>* step_;
+    T* hidden_;
+};
