@@ -6,7 +6,7 @@ import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { directServer } from "./direct_server.js";
 import { focusOf, h } from "./dom.js";
-import { isAlone } from "./kernel.js";
+import { isAlone, tell } from "./kernel.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
 import { Unreachable } from "./unreachable.js";
@@ -23,9 +23,10 @@ function mount(model, host, direct) {
     way.hear(event, data);
   };
   const chat = model.get("chat");
-  const calls = Boolean(model.get("owner")); // the answer goes on once they are made
+  const awake = Boolean(model.get("owner")); // the answer goes on once its calls are made
+  const begun = (run) => panel.refresh && tell(own, { type: "begun", run }); // the kernel knows all windows that show it
   const transport = (direct) => {
-    if (direct) return new Direct(direct.server, chat, listener, calls);
+    if (direct) return new Direct(direct.server, chat, listener, { awake, begun });
     return model.get("transport") === "direct" ? new Unreachable(listener) : new Comm(own, chat, listener);
   };
   const way = new Way(transport, direct);
@@ -79,10 +80,13 @@ async function render({ model, el }) {
   const turned = () => (moved = turn().catch(({ message }) => panel.receive("notice", { message })));
   const remote = async (message) => {
     await moved;
-    if (message.type === "started") panel.adopt(message);
+    if (message.type === "started" || (message.type === "begun" && !document.hidden)) panel.adopt(message);
     else if (message.type === "expanded") panel.receive("expanded", message);
   };
-  const looked = () => direct && !document.hidden && panel.refresh?.();
+  let looking = null;
+  const looked = () => {
+    if (direct && !document.hidden) looking ??= panel.refresh?.().finally(() => (looking = null));
+  };
   document.addEventListener("visibilitychange", looked);
   window.addEventListener("focus", looked);
   model.on("change:chat", renew);
