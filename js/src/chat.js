@@ -5,12 +5,11 @@ import { Caller } from "./caller.js";
 import { gain } from "./calls.js";
 import { Compose, WAIT } from "./compose.js";
 import { contentOf, mediaOf, sendable } from "./content.js";
+import { Conversation } from "./conversation.js";
 import { h, newId } from "./dom.js";
-import { Empty } from "./empty.js";
-import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
 import { tellTurns } from "./kernel.js";
-import { Answer, numbers, Question } from "./message.js";
+import { numbers } from "./message.js";
 import { Senses } from "./senses.js";
 import { LOST } from "./server.js";
 import { settings } from "./settings.js";
@@ -21,27 +20,25 @@ export class Chat {
   #model;
   #transport = null;
   #tree = new Tree();
-  #views = new Map();
   #live = null;
+  #own = ""; // the run that was begun here last
+  #elsewhere = new WeakSet(); // answers that another window keeps
   #unheard = null; // the run that is to stop once the server is there again
   #frame;
-  #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
-  #following = new Following(this.#log);
-  #empty = new Empty();
   #compose;
   #files;
   #senses = new Senses(() => this.#files);
   #variables;
   #caller;
 
-  #actions = {
+  #conversation = new Conversation({
     again: (turn) => this.#again(turn),
     edit: (turn, area) => this.#sendEdited(turn, area),
     step: (turn, by) => this.#step(turn, by),
     focus: () => this.focus(),
     fresh: () => this.#newChat(),
-    painted: (work) => this.#following.during(work),
-  };
+    retry: (turn) => this.#retry(turn),
+  });
 
   #handlers = {
     delta: ({ text, tokens, reasoning = "", index = 0, tool_calls = [] }, turn) => {
@@ -60,7 +57,7 @@ export class Chat {
       Object.assign(turn, { finish_reason, usage, ttft_s, tokens_per_s });
       this.#view(turn).finish(numbers(data));
       if (turn === this.#live && turn.tool_calls && finish_reason?.type !== "abort") {
-        this.#keep();
+        this.#keep(turn);
         return this.#caller.call(turn);
       }
       const tokens = usage?.completion_tokens ?? this.#view(turn).tokens;
@@ -92,7 +89,7 @@ export class Chat {
       key: (event) => this.#key(event),
       sized: true,
       tools: [h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat")],
-      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#log],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#conversation.element],
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
@@ -103,18 +100,28 @@ export class Chat {
   async open(transport) {
     this.#transport = transport;
     this.#senses.open(transport);
-    this.#empty.open(transport);
+    this.#conversation.empty.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
     const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
     if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#messages);
   }
 
-  /** Show what was said meanwhile elsewhere, as in another tab. */
+  /** Show what was said meanwhile elsewhere, as in another window, beside what is here. */
   async refresh() {
-    const chat = !this.#live && (await this.#transport.snapshot().catch(() => null));
-    const tree = Tree.merged(this.#tree.list(), chat?.turns ?? [], this.#tree.dropped);
-    if (!this.#live && tree.size > this.#tree.size) this.#restore(tree, chat);
+    const { turns = [] } = (await this.#transport.snapshot().catch(() => null)) ?? {};
+    const writing = this.#live && !turns.some((turn) => turn.run === this.#live.run && !Tree.unfinished(turn));
+    const found = this.#beside(() => this.#tree.grow(turns), writing);
+    if (!found.length) return;
+    for (const turn of found) if (!Tree.continues(turn) || this.#elsewhere.has(turn.parent)) this.#elsewhere.add(turn);
+    this.#conversation.following.during(() => this.#show());
+    const newest = writing ? null : found.find(({ run }) => run && run === turns.at(-1).run);
+    if (newest && this.#caller.knows(newest)) this.#caller.call(this.#begin(newest));
+    else if (newest && Tree.unfinished(newest)) this.#begin(newest);
+    for (const turn of found.filter(Tree.unfinished)) {
+      this.#handlers.restart({}, turn);
+      this.#transport.follow(turn.run, 0);
+    }
   }
 
   close() {
@@ -125,7 +132,7 @@ export class Chat {
 
   /** What is written and not sent, for the view that takes this one's place. */
   get draft() {
-    return { text: this.#compose.text, files: this.#files.given };
+    return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given };
   }
 
   set draft({ text, files }) {
@@ -146,6 +153,7 @@ export class Chat {
       return this.refresh();
     }
     this.#started({ run, messages });
+    if (after && this.#elsewhere.has(this.#tree.answer(after))) this.#elsewhere.add(this.#tree.answer(run));
     this.#transport.follow(run, 0);
   }
 
@@ -153,7 +161,7 @@ export class Chat {
   receive(event, data) {
     if (event === "started") return this.#started(data);
     if (event === "expanded") return this.#variables.receive(data);
-    this.#empty.hear(data);
+    this.#conversation.empty.hear(data);
     const turn = this.#tree.answer(data.run);
     if (data.run && (!turn || !Tree.unfinished(turn))) return;
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data, turn);
@@ -191,6 +199,7 @@ export class Chat {
     const { tool_choice, ...beside } = this.#model.get("beside") ?? {};
     const choice = tool_choice && asked.at(-1).role !== "tool" ? { tool_choice } : {};
     const body = { id: this.#caller.newId(), chat: this.#model.get("chat"), messages: answered(asked), params: this.#model.get("params") };
+    this.#own = body.id;
     this.#transport.start({ ...body, ...beside, ...choice }, { version });
     return true;
   }
@@ -209,23 +218,34 @@ export class Chat {
   }
 
   #started({ run, messages, version }) {
-    this.#begin(this.#tree.add(messages, run, version));
+    const add = () => this.#tree.add(messages, run, version);
+    const own = run === this.#own;
+    this.#begin(own ? add() : this.#beside(add));
+    if (own) this.#conversation.following.toEnd();
     this.#frame.say("Sending");
+  }
+
+  /** What somebody else adds to the tree by `work`: a question that is being edited stays in sight, as does all if `still`. */
+  #beside(work, still = false) {
+    const shown = this.#tree.path();
+    const added = work();
+    const edited = this.#conversation.edited(shown);
+    if (still || (edited && !this.#tree.path().includes(edited))) this.#tree.choose(shown.at(-1));
+    return added;
   }
 
   #begin(turn) {
     this.#caller.done();
     this.#live = turn;
     this.#frame.busy = this.#compose.busy = true;
-    this.#show();
-    this.#following.toEnd();
+    this.#conversation.following.during(() => this.#show());
     return turn;
   }
 
   #restore(tree, chat) {
     this.#tree = tree;
     this.#show();
-    this.#following.toEnd();
+    this.#conversation.following.toEnd();
     const last = tree.path().at(-1);
     if (this.#caller.knows(last)) return this.#caller.call(this.#begin(last));
     if (!Tree.unfinished(last)) return;
@@ -292,9 +312,11 @@ export class Chat {
     this.#model.save_changes();
   }
 
-  #keep() {
-    tellTurns(this.#model, "ended", this.#messages);
-    return this.#frame.notebook.keep(this.#model.get("chat"), this.#tree);
+  /** Once this answer is there; words for what the notebook does not keep, or "". */
+  #keep(turn) {
+    const here = !this.#elsewhere.has(turn);
+    tellTurns(this.#model, "ended", here ? this.#messages : []);
+    return here ? this.#frame.notebook.keep(this.#model.get("chat"), this.#tree) : "";
   }
 
   #uncalled(words) {
@@ -305,7 +327,7 @@ export class Chat {
   }
 
   #end(turn, words) {
-    const lost = this.#keep();
+    const lost = this.#keep(turn);
     if (turn !== this.#live) return;
     this.#senses.look();
     this.#rest(lost ? `${words}. ${lost}` : words);
@@ -319,32 +341,10 @@ export class Chat {
   }
 
   #view(turn) {
-    if (!this.#views.has(turn)) this.#views.set(turn, this.#make(turn));
-    return this.#views.get(turn);
+    return this.#conversation.view(turn);
   }
 
-  #make(turn) {
-    if (turn.role === "user") return new Question(turn, this.#actions);
-    const view = new Answer(turn, this.#actions);
-    view.known(turn.content, turn.usage?.completion_tokens, turn.reasoning);
-    view.call(turn.tool_calls ?? []);
-    if (Tree.unfinished(turn)) return view;
-    if (turn.error) view.fail({ message: turn.error }, () => this.#retry(turn));
-    else view.finish(numbers(turn));
-    return view;
-  }
-
-  /** The chosen branch, with as little change to the page as possible. */
   #show() {
-    const turns = this.#tree.path().filter(({ role }) => role === "user" || role === "assistant");
-    for (const turn of turns) {
-      const versions = this.#tree.versions(turn);
-      this.#view(turn).show(versions.indexOf(turn), versions.length);
-      const missing = turn === this.#live ? null : this.#caller.missing(turn.run);
-      if (turn.tool_calls) this.#view(turn).results(this.#tree.results(turn).map((text) => text ?? missing));
-    }
-    const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [this.#empty.element];
-    shown.forEach((element, i) => this.#log.children[i] === element || this.#log.insertBefore(element, this.#log.children[i] ?? null));
-    while (this.#log.children.length > shown.length) this.#log.lastChild.remove();
+    this.#conversation.show(this.#tree, (turn) => (turn === this.#live ? null : this.#caller.missing(turn.run)));
   }
 }

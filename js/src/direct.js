@@ -9,17 +9,22 @@ export class Direct {
   #chat;
   #silence;
   #listener;
+  #untold = new Set();
 
-  /** `awake`: answers are followed also while the page is hidden. */
-  constructor(server, chat, listener, awake) {
+  /** `awake`: answers are followed also while the page is hidden. `begun(run)` hears of a run once the server has it. */
+  constructor(server, chat, listener, { awake = false, begun = () => {} } = {}) {
     this.#server = server;
-    this.#listener = listener;
+    this.#listener = (event, data) => {
+      listener(event, data);
+      if (event === "run" && this.#untold.delete(data.run)) begun(data.run);
+    };
     this.#bus = pageBus(server);
     this.#chat = chat;
-    this.#silence = this.#bus.listen(chat, listener, awake);
+    this.#silence = this.#bus.listen(chat, this.#listener, awake);
   }
 
   start(body, { version } = {}) {
+    this.#untold.add(body.id);
     this.#bus.start({ ...body, attached: false }, { version });
   }
 

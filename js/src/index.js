@@ -6,9 +6,10 @@ import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { directServer } from "./direct_server.js";
 import { focusOf, h } from "./dom.js";
-import { isAlone } from "./kernel.js";
+import { isAlone, tell } from "./kernel.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
+import { Unreachable } from "./unreachable.js";
 import { Way } from "./way.js";
 
 const PANELS = { chat: Chat, compare: Compare, stream: Stream };
@@ -19,18 +20,23 @@ function mount(model, host, direct) {
   const listener = (event, data) => {
     panel.receive(event, data);
     released.hear(event, data);
+    way.hear(event, data);
   };
   const chat = model.get("chat");
-  const calls = Boolean(model.get("owner")); // the answer goes on once they are made
-  const transport = (direct) => (direct ? new Direct(direct.server, chat, listener, calls) : new Comm(own, chat, listener));
-  const way = new Way(transport(direct));
+  const awake = Boolean(model.get("owner")); // the answer goes on once its calls are made
+  const begun = (run) => panel.refresh && tell(own, { type: "begun", run }); // the kernel knows all windows that show it
+  const transport = (direct) => {
+    if (direct) return new Direct(direct.server, chat, listener, { awake, begun });
+    return model.get("transport") === "direct" ? new Unreachable(listener) : new Comm(own, chat, listener);
+  };
+  const way = new Way(transport, direct);
   const released = new Released(way);
   panel.element.append(released.element);
   host.replaceChildren(panel.element);
   panel.open(way);
   released.look();
   const move = (direct) => {
-    way.take(transport(direct));
+    way.take(direct);
     released.look();
   };
   const close = () => {
@@ -52,19 +58,10 @@ function scoped(model, host) {
   return Object.assign(Object.create(model), { on, silence, alone });
 }
 
-function refusal() {
-  const words = "This page cannot reach the nbgen server. Use Chat(transport=\"auto\") to go through the kernel.";
-  return h("div", { class: "nbgen nbgen-error", role: "alert" }, words);
-}
-
 async function render({ model, el }) {
   const host = h("div");
   el.append(host);
   let direct = await directServer(model);
-  if (!direct && model.get("transport") === "direct") {
-    host.append(refusal());
-    return () => {};
-  }
   let { panel, move, close } = mount(model, host, direct);
   const renew = () => {
     const { draft } = panel;
@@ -80,13 +77,16 @@ async function render({ model, el }) {
     if (Boolean(next) !== Boolean(direct)) move(next);
     direct = next;
   };
-  const turned = () => (moved = turn());
+  const turned = () => (moved = turn().catch(({ message }) => panel.receive("notice", { message })));
   const remote = async (message) => {
     await moved;
-    if (message.type === "started") panel.adopt(message);
+    if (message.type === "started" || (message.type === "begun" && !document.hidden)) panel.adopt(message);
     else if (message.type === "expanded") panel.receive("expanded", message);
   };
-  const looked = () => direct && !document.hidden && panel.refresh?.();
+  let looking = null;
+  const looked = () => {
+    if (direct && !document.hidden) looking ??= panel.refresh?.().finally(() => (looking = null));
+  };
   document.addEventListener("visibilitychange", looked);
   window.addEventListener("focus", looked);
   model.on("change:chat", renew);

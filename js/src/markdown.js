@@ -1,10 +1,10 @@
 // Markdown to DOM nodes, from marked's token tree. Raw HTML shows as text, images as links, and only web and mail
 // addresses become links: what a model writes may be hostile.
 
-import { Lexer } from "marked";
+import { Lexer, Tokenizer } from "marked";
 import { copyButton, h, scroller } from "./dom.js";
 import { highlight } from "./highlight.js";
-import { extensions, formula } from "./maths.js";
+import { extensions, formula, startBlock } from "./maths.js";
 
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
@@ -25,10 +25,18 @@ class BoundedLexer extends Lexer {
   }
 }
 
+/** marked's, to which a heading's underline is looked for as far as the next formula alone, as a paragraph's end is. */
+class BoundedTokenizer extends Tokenizer {
+  lheading(text) {
+    const start = startBlock(text.slice(1));
+    return super.lheading(start < 0 ? text : text.slice(0, start + 1));
+  }
+}
+
 /** marked's block tokens of `text`, which has no carriage returns; one plain token where it is nested beyond measure. */
 export function lex(text) {
   try {
-    return new BoundedLexer({ gfm: true, extensions }).lex(text);
+    return new BoundedLexer({ gfm: true, extensions, tokenizer: new BoundedTokenizer() }).lex(text);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return [{ type: "escape", raw: text, text }];

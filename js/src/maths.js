@@ -36,7 +36,7 @@ export const extensions = {
 };
 
 /** Where a block begins within the paragraph; what comes after that is looked at when its turn comes. */
-function startBlock(text) {
+export function startBlock(text) {
   for (const { index, 1: ended } of text.matchAll(PARAGRAPH_END)) {
     if (ended) break;
     if (block(text.slice(index + 1))) return index + 1;

@@ -18,6 +18,7 @@ export class Question {
   #bubble;
   #pen;
   #foot;
+  #area = null;
   #turn;
   #actions;
   #versions;
@@ -36,12 +37,19 @@ export class Question {
     this.#versions.show(place, count);
   }
 
+  /** What the text is being changed into; null where nobody edits it. */
+  get written() {
+    return this.#area && this.#area.value;
+  }
+
   /** Change the text and send it again as another version. */
   edit() {
+    if (this.#area) return this.#area.focus();
     const written = textOf(this.#turn.content);
-    const area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), dir: "auto", "aria-label": "Edited message" });
+    const area = (this.#area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), dir: "auto", "aria-label": "Edited message" }));
     area.value = written;
     const close = (next) => {
+      this.#area = null;
       this.element.replaceChildren(this.#bubble, this.#foot);
       next.focus();
     };

@@ -35,13 +35,22 @@ export class Tree {
       for (let at = turn.run && !known(turn) ? i : null; at !== null && !ways.has(at); at = known(older[at]) ? null : older[at].parent) ways.add(at);
     }
     tree.#take(older, (i) => !last || ways.has(i));
-    const first = new Set();
-    for (const turn of tree.#turns.filter((turn) => !own.has(turn))) lineage(turn, first).forEach((each) => first.add(each));
-    tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
+    tree.#order(own);
     tree.#place(older);
     if (shown) tree.#place(newer);
     if (last) tree.choose(last);
     return tree;
+  }
+
+  /** Take what a newer list has beside, and choose its last; the new turns. Those that are here stay what they are. */
+  grow(list) {
+    const before = new Set(this.#turns);
+    const listed = new Set(this.#take(list, () => true).filter(Boolean));
+    const found = [...listed].filter((turn) => !before.has(turn));
+    if (!found.length) return found;
+    this.#order(listed);
+    this.choose([...listed].at(-1));
+    return found;
   }
 
   get size() {
@@ -77,6 +86,11 @@ export class Tree {
   /** Whether a run's answer has not ended, as far as is known. */
   static unfinished(turn) {
     return Boolean(turn.run) && !turn.finish_reason && !turn.error;
+  }
+
+  /** Whether a turn goes on with the answer before it: as a result of its calls, or what the model says to them. */
+  static continues({ role, parent }) {
+    return role === "tool" || parent?.role === "tool";
   }
 
   /** Turns of the chosen branch, first to last. */
@@ -129,10 +143,18 @@ export class Tree {
     return messages;
   }
 
-  /** The turns of a list that are wanted, and not here. */
+  /** The turns of a list that are wanted: those that are not here are added. */
   #take(list, wanted) {
     const met = [];
     for (const [i, { parent, ...turn }] of list.entries()) met.push(wanted(i) && this.#meet({ ...turn, parent: met[parent] ?? null }));
+    return met;
+  }
+
+  /** Have the turns of a list stand in its order, after those that it lacks and what led to them. */
+  #order(listed) {
+    const first = new Set();
+    for (const turn of this.#turns.filter((turn) => !listed.has(turn))) lineage(turn, first).forEach((each) => first.add(each));
+    this.#turns = [...first, ...[...listed].filter((turn) => !first.has(turn))];
   }
 
   /** The turn that is this one, which may be new. */

@@ -2,18 +2,30 @@
 // on by another transport, and what was begun before is followed and stopped on the former one.
 
 export class Way {
+  #make;
+  #open = new Map();
   #now;
-  #before = [];
   #runs = new Map();
 
-  constructor(transport) {
-    this.#now = transport;
+  /** `make(direct)` makes the transport of a page that reaches the server as `direct` says, or through the kernel. */
+  constructor(make, direct) {
+    this.#make = make;
+    this.take(direct);
   }
 
-  /** From now on by this transport. */
-  take(transport) {
-    this.#before.push(this.#now);
-    this.#now = transport;
+  /** From now on by this transport. A former one is closed unless it brings a run; one that is still open is used again. */
+  take(direct) {
+    const kind = Boolean(direct);
+    if (!this.#open.has(kind)) this.#open.set(kind, this.#make(direct));
+    this.#now = this.#open.get(kind);
+    this.#close();
+  }
+
+  /** Hear what a panel hears. */
+  hear(event, { run }) {
+    if (event !== "done" && event !== "error") return;
+    this.#runs.delete(run);
+    this.#close();
   }
 
   get needsKernel() {
@@ -46,12 +58,22 @@ export class Way {
   }
 
   close() {
-    for (const transport of [...this.#before, this.#now]) transport.close();
+    for (const transport of this.#open.values()) transport.close();
   }
 
   /** The transport by which a run came. */
   #of(run) {
     if (!this.#runs.has(run)) this.#runs.set(run, this.#now);
     return this.#runs.get(run);
+  }
+
+  /** Close the transports that nothing comes by any more. */
+  #close() {
+    const used = new Set([this.#now, ...this.#runs.values()]);
+    for (const [kind, transport] of this.#open) {
+      if (used.has(transport)) continue;
+      this.#open.delete(kind);
+      transport.close();
+    }
   }
 }

@@ -88,6 +88,10 @@ test("formulas become MathML, in a line and on their own", () => {
   assert.match(String(page("$a_1 * b$ and $c * d_2$")), /<\/math><\/span> and <span/);
 });
 
+test("a formula is no part of a heading whose line stands below it", () => {
+  assert.deepEqual(lex("x\n$$a$$\ny\n---\n").map(({ type }) => type), ["paragraph", "maths", "heading"]);
+});
+
 test("dollars, braces and code that are no formula stay as they are", () => {
   for (const text of ["it costs $5 and $10", "`$x$` and `\\(y\\)`", "```\n$$x$$\n```", "a $ b $ c", "\\$x$", "PID is $$", "$5 today and $6 tomorrow, PATH=$HOME/bin:$PATH"]) {
     assert.ok(![...page(text).elements()].some(({ tag }) => tag === "math"), text);
@@ -160,6 +164,7 @@ test("what is repeated without end takes time in proportion to its length", () =
   }
   const start = performance.now();
   for (const again of ["[a](", "**a ", "a\n\n", "$$a b\n"]) streamed(again.repeat(100_000 / again.length), 20_000);
+  lex("x\n$$a$$\n".repeat(25_000));
   assert.ok(performance.now() - start < 15_000, "a minute and more where each looks at all that follows");
   assert.match(String(page("**bold** and `code`, [a](https://b.c) ".repeat(30))), /<strong>bold<\/strong>.*<code>.*<a /, "but not what people write");
 });

@@ -141,6 +141,44 @@ test("two lists of one chat are one tree, in which nothing is lost and nothing i
   }
 });
 
+test("what was said elsewhere stands beside what is here, which stays what it is", () => {
+  const server = talked();
+  const tree = Tree.from(server.list());
+  const here = tree.path();
+  assert.deepEqual(tree.grow(server.list()), []);
+  const again = server.add(server.messages(server.path()[0]), "r3");
+  again.content = "else";
+  server.add([...server.messages(again), user("three")], "r4");
+  tree.choose(here[1]);
+  assert.deepEqual(tree.grow(server.list()).map(({ run, content }) => run ?? content), ["r3", "three", "r4"]);
+  assert.deepEqual(path(tree), ["one", "r3", "three", "r4"]);
+  assert.deepEqual(tree.list(), server.list());
+  tree.choose(here[3]);
+  assert.deepEqual(tree.path(), here);
+  const own = tree.add([...tree.messages(here[3]), user("mine")], "own");
+  server.add([...server.messages(server.answer("r2")), user("theirs")], "r5");
+  assert.deepEqual(tree.grow(server.list()).map(({ run, content }) => run ?? content), ["theirs", "r5"]);
+  tree.choose(own);
+  assert.deepEqual(path(tree), ["one", "r1", "two", "r2", "mine", "own"]);
+  assert.deepEqual(runs(Tree.from(tree.list())), runs(tree));
+});
+
+test("a dropped answer does not come back with what was said elsewhere", () => {
+  const tree = talked();
+  const failed = tree.add(tree.messages(tree.path()[2]), "r3");
+  const list = tree.list();
+  tree.drop(failed);
+  assert.deepEqual(tree.grow(list), []);
+  assert.deepEqual(runs(tree), ["r1", "r2"]);
+});
+
+test("a question asked elsewhere after a refused one stands below it", () => {
+  const server = refused();
+  const tree = Tree.from(server.list().slice(0, 6));
+  tree.grow(onServer(server));
+  assert.deepEqual(path(tree), ALL);
+});
+
 test("what a notebook has cut off is no branch of its own", () => {
   const tree = talked();
   const cut = tree.list().slice(2).map((turn, i) => ({ ...turn, parent: i ? 0 : null }));

@@ -11,6 +11,14 @@ from tests.browser.panel import Panel, running, until
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens={tokens}, ignore_eos=True{more})\nchat"
 
+#: What a page has of its notebook.
+MODEL = "window.jupyterapp.shell.currentWidget.context.model"
+#: A page that is no longer in sight, or is again: in a browser without a screen all of them are.
+AWAY = """away => {
+    Object.defineProperty(document, "hidden", { value: away, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
 
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
@@ -80,15 +88,33 @@ def test_two_tabs_show_one_conversation(opened: Notebook, panel: Panel, page: Pa
     second.stop.click()
     expect(second.status).to_have_text("Stopped")
     expect(panel.status).to_have_text("Stopped")
-    page.bring_to_front()
+    second.message.fill("a draft")
+    other.get_by_role("button", name="Edit message").click()
+    edited = other.get_by_label("Edited message")
+    edited.fill("eins")
+    other.evaluate(f"{MODEL}.dirty = false")
     panel.ask("two")
-    until(lambda: panel.length() > 100)
-    other.bring_to_front()
-    other.evaluate("window.dispatchEvent(new Event('focus'))")
+    until(lambda: second.answers.count() == 2 and second.length() > 100)
+    panel.stop.click()
+    expect(second.status).to_have_text("Stopped")
+    assert not other.evaluate(f"{MODEL}.dirty"), "what the first window keeps"
+
+    other.evaluate(AWAY, True)
+    panel.ask("three")
+    until(lambda: panel.answers.count() == 3 and panel.length() > 100)
     expect(second.answers).to_have_count(2)
-    expect(second.stop).to_be_visible()
+    other.evaluate(AWAY, False)
+    until(lambda: second.answers.count() == 3 and second.length() > 100)
     second.stop.click()
     expect(panel.status).to_have_text("Stopped")
+    expect(edited).to_have_value("eins")
+    edited.press("Enter")
+    expect(panel.answers).to_have_count(1)
+    expect(panel.stop).to_be_visible()
+    expect(page.locator(".nbgen-versions").first).to_contain_text("2/2")
+    expect(second.message).to_have_value("a draft")
+    panel.stop.click()
+    expect(second.status).to_have_text("Stopped")
     other.close()
 
 

@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel
 
 
 @pytest.fixture
@@ -22,13 +23,16 @@ def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page:
         "%load_ext nbgen",
         "%%nbgen --max-new-tokens 5 -t 0\nhello",
         "nbgen.Chat(max_new_tokens=6, temperature=0)",
+        "nbgen.Chat(transport='direct')",
     ]
     notebook = Notebook.opened(page, plain, plain.write("own.ipynb", *cells))
     notebook.run_all()
     assert notebook.errors() == []
     expect(notebook.output(2)).to_contain_text("5 tokens")
-    message = page.get_by_role("textbox", name="Message", exact=True)
-    message.fill("hello")
-    message.press("Enter")
-    expect(page.get_by_role("article", name="Answer")).to_contain_text("6 tokens")
+    panel, direct = Panel(notebook.cell(3)), Panel(notebook.cell(4))
+    panel.ask("hello")
+    expect(panel.answers).to_contain_text("6 tokens")
+    expect(direct.status).to_contain_text("This page cannot reach the nbgen server")
+    direct.ask("hello")
+    expect(direct.answers.get_by_role("alert")).to_contain_text('Use transport="auto"')
     notebook.shut_down()

@@ -232,6 +232,13 @@ def test_stopping_nothing_is_no_error(chat: Chat) -> None:
     chat.stop()
 
 
+def test_of_a_run_that_a_page_begins_all_pages_are_told(chat: Chat) -> None:
+    sent: list[dict[str, Any]] = []
+    chat.send = sent.append
+    chat._receive({"type": "begun", "run": "r"})
+    assert sent == [{"type": "begun", "run": "r"}]
+
+
 def test_variables_in_a_prompt_are_filled_in_for_the_panel(chat: Chat, shell: InteractiveShell) -> None:
     shell.user_ns["animal"] = "fox"
     sent: list[dict[str, Any]] = []

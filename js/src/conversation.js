@@ -1,0 +1,62 @@
+// The chosen branch of a conversation in the page. A turn's view is made once and stays: whatever is open, selected or
+// being edited in it is left alone when others are shown beside it.
+
+import { textOf } from "./content.js";
+import { h } from "./dom.js";
+import { Empty } from "./empty.js";
+import { Following } from "./following.js";
+import { Answer, numbers, Question } from "./message.js";
+import { Tree } from "./tree.js";
+
+export class Conversation {
+  element = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
+  following = new Following(this.element);
+  empty = new Empty();
+  #views = new Map();
+  #actions;
+
+  /** `actions` are what messages offer, `retry(turn)` among them. */
+  constructor(actions) {
+    this.#actions = { ...actions, painted: (work) => this.following.during(work) };
+  }
+
+  view(turn) {
+    if (!this.#views.has(turn)) this.#views.set(turn, this.#make(turn));
+    return this.#views.get(turn);
+  }
+
+  /** The tree's branch, with as little change to the page as possible; `missing(turn)` stands for results of calls that have none. */
+  show(tree, missing) {
+    const turns = tree.path().filter(({ role }) => role === "user" || role === "assistant");
+    for (const turn of turns) {
+      const versions = tree.versions(turn);
+      this.view(turn).show(versions.indexOf(turn), versions.length);
+      if (turn.tool_calls) this.view(turn).results(tree.results(turn).map((text) => text ?? missing(turn)));
+    }
+    const shown = turns.length ? turns.map((turn) => this.view(turn).element) : [this.empty.element];
+    const { children } = this.element;
+    shown.forEach((element, i) => children[i] === element || this.element.insertBefore(element, children[i] ?? null));
+    while (children.length > shown.length) this.element.lastChild.remove();
+  }
+
+  /** The question of these turns that somebody is editing. */
+  edited(turns) {
+    return turns.find((turn) => typeof this.#views.get(turn)?.written === "string");
+  }
+
+  /** What questions are being changed into, where that is something else. */
+  get edits() {
+    return [...this.#views].filter(([{ content }, { written }]) => written && written !== textOf(content)).map(([, { written }]) => written);
+  }
+
+  #make(turn) {
+    if (turn.role === "user") return new Question(turn, this.#actions);
+    const view = new Answer(turn, this.#actions);
+    view.known(turn.content, turn.usage?.completion_tokens, turn.reasoning);
+    view.call(turn.tool_calls ?? []);
+    if (Tree.unfinished(turn)) return view;
+    if (turn.error) view.fail({ message: turn.error }, () => this.#actions.retry(turn));
+    else view.finish(numbers(turn));
+    return view;
+  }
+}
