@@ -14,10 +14,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from PIL import Image
-from transformers import AutoModelForMultimodalLM
+from transformers import AutoModelForMultimodalLM, Siglip2ImageProcessor
 from transformers.image_transforms import convert_to_rgb
 
-from nbgen.engine import image, processor_folder
+from nbgen.engine import image, media_options, processor_folder
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
@@ -304,6 +304,16 @@ def test_text_of_a_known_language_model_is_written_from_ids_to_scores_by_ours(ll
     runner = llava.assembly.engine._runner
     assert isinstance(runner, ModelRunner)
     assert runner.native_model is not None
+
+
+def test_what_a_processor_makes_by_itself_may_be_asked_for() -> None:
+    def found(patches: int) -> dict[str, Any]:
+        asked = Media(type="image", data=memoryview(b""), options={"max_num_patches": patches})
+        return media_options.of([asked], "image", Siglip2ImageProcessor(max_num_patches=256))
+
+    assert found(200) == {"max_num_patches": 200}
+    with pytest.raises(InvalidRequest, match="max_num_patches is 257; for 1 images it is 0 to 256"):
+        found(257)
 
 
 def test_each_image_has_one_place(served: Served) -> None:
