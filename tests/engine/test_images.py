@@ -347,13 +347,14 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     refused(*large * 3, text="<image>" * 3, words="images 1 to 3 have 108 megapixels together; .* at most 100")
 
 
-def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:
+def test_media_that_do_not_fit_end_their_own_request(llava: Served, caplog: pytest.LogCaptureFixture) -> None:
     pixels = tensors({"pixel_values": torch.zeros(1, 3, 28, 28)})
     item = Media(type="image", format="processor_output", tensors=pixels)
     bad = GenerateRequest(rid="bad", text="<image> once", media=[item], params=PARAMS)
     outputs = generate(llava.assembly, [bad, PLAIN])
     assert (outputs["bad"][0].finish_reason.type, outputs["bad"][0].finish_reason.status) == ("error", 400)
     assert len(ids(outputs["plain"])) == NEW_TOKENS
+    assert "Traceback" in caplog.text, "it may be a fault of the model's code"
 
 
 def test_media_for_which_there_is_no_memory_are_not_called_wrong(llava: Served) -> None:
