@@ -19,6 +19,7 @@ MAX_BYTES_PER_TOKEN = 16
 #: Characters of a chat's thoughts and arguments: those of earlier turns may be more than a context holds, since a
 #: template may leave them out.
 MAX_BESIDE_TEXT = 4 * 2**20
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
@@ -40,6 +41,14 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
+
+    @property
+    def about(self) -> dict[str, str | None]:
+        """What clients that make tokens and chats themselves ask for: its class, its template and special tokens."""
+        template = self._tokenizer.chat_template
+        told = {"tokenizer_class": type(self._tokenizer).__name__}
+        told["chat_template"] = template if isinstance(template, str) else None
+        return told | {name: getattr(self._tokenizer, name) for name in SPECIAL_TOKENS}
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, cut: bool = False, field: str | None = None
