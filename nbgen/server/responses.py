@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_answer import Answer
@@ -63,6 +65,7 @@ class Response:
         """Keep the final body if the run has ended; whether it has."""
         if self._ended is None and self._run and self._run.ended is not None:
             self._ended = self.body()
+            _write_logprobs(self.output)
             self.size += json_size(self.output) if self._background else 0  # its run has it, too
             self._run = self._run if self._background else None
         return self._ended is not None
@@ -168,3 +171,10 @@ class Responses:
         self._items.remove(response.id, response.own_items())
         self._held.remove(response.earlier + response.own_items())
         return self._kept.pop(response.id)
+
+
+def _write_logprobs(items: list[Item]) -> None:
+    """Have log-probabilities as JSON from now on: as lists they take four times as much memory."""
+    for part in (part for item in items for part in item.get("content", ())):
+        if part.get("logprobs"):
+            part["logprobs"] = msgspec.Raw(msgspec.json.encode(part["logprobs"]))
