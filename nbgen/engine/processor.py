@@ -309,7 +309,7 @@ class Processor:
         """The options of the media, which hold for all of a prompt."""
         options: dict[str, Any] = {}
         for kind in self._types:
-            processor = getattr(self._processor, f"{kind}_processor", None)
+            processor: Any = getattr(self._processor, f"{kind}_processor", None)
             given = media_options.of(found := _of_type(media, kind), kind, processor)
             if found and kind == "audio":
                 options["audio_kwargs"] = {"sampling_rate": self._rate, **given}

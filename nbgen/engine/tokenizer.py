@@ -46,7 +46,7 @@ class Tokenizer:
     def about(self) -> dict[str, str | None]:
         """What clients that make tokens and chats themselves ask for: its class, its template and special tokens."""
         template = self._tokenizer.chat_template
-        told = {"tokenizer_class": type(self._tokenizer).__name__}
+        told: dict[str, str | None] = {"tokenizer_class": type(self._tokenizer).__name__}
         told["chat_template"] = template if isinstance(template, str) else None
         return told | {name: getattr(self._tokenizer, name) for name in SPECIAL_TOKENS}
 
