@@ -45,10 +45,9 @@ class Tokenizer:
     @property
     def about(self) -> dict[str, str | None]:
         """What clients that make tokens and chats themselves ask for: its class, its template and special tokens."""
-        template = self._tokenizer.chat_template
-        told: dict[str, str | None] = {"tokenizer_class": type(self._tokenizer).__name__}
-        told["chat_template"] = template if isinstance(template, str) else None
-        return told | {name: getattr(self._tokenizer, name) for name in SPECIAL_TOKENS}
+        found = {name: getattr(self._tokenizer, name, None) for name in ("chat_template", *SPECIAL_TOKENS)}
+        told = {name: value if isinstance(value, str) else None for name, value in found.items()}
+        return {"tokenizer_class": type(self._tokenizer).__name__, **told}
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, cut: bool = False, field: str | None = None
