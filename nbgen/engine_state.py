@@ -66,6 +66,8 @@ class ModelInfo(Struct, frozen=True):
     is_embedding: bool = False
     #: What a prompt may hold besides text: of "image", "audio", "video".
     media: list[str] = msgspec.field(default_factory=list)
+    #: Of its tokenizer: the class, the chat template and special tokens, by the names that transformers has for them.
+    tokenizer: dict[str, str | None] = msgspec.field(default_factory=dict)
 
 
 class EngineReady(Struct, frozen=True):

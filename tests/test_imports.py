@@ -19,6 +19,7 @@ SHARED = MESSAGES | {
     "model_hub",
     "safetensors_file",
     "sse",
+    "keepalive",
     "logit_processor",
     "tensor_spec",
     "bytes_elements",

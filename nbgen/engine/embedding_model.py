@@ -106,4 +106,5 @@ def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device
         weight_bytes=loaded.weight_bytes,
         hidden_size=text.hidden_size,
         is_embedding=True,
+        tokenizer=loaded.tokenizer.about,
     )

@@ -6,6 +6,7 @@ model. In a step of packed tokens the same arguments are put in place of the dec
 """
 
 import inspect
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from nbgen.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
 
 #: The decoder's arguments whose rows are `[visual tokens, width]` for each of its first layers (Qwen3-VL).
 DEEP, DEEP_MASK = "deepstack_visual_embeds", "visual_pos_masks"
@@ -86,6 +89,7 @@ class MediaEncoder:
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             if memory.ran_out(error):
                 raise
+            log.warning("the model does not accept what was made of a prompt's media", exc_info=True)
             raise InvalidRequest(
                 "the model does not accept these media: the placeholders and the tensors do not fit each other",
                 field="image_data",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import isqrt
+from typing import Any
 
 from nbgen.engine.image import MAX_RATIO, PROMPT_PIXELS
 from nbgen.errors import InvalidRequest
@@ -19,14 +20,15 @@ OWN = {"patch_size", "pooling_kernel_size"}
 Options = dict[str, bool | int | float | str]
 
 
-def of(media: Sequence[Media], kind: str) -> Options:
-    """What holds for all `media`, which are of one kind. Raises InvalidRequest."""
+def of(media: Sequence[Media], kind: str, processor: Any) -> Options:
+    """What holds for all `media`, which are of one kind, and which this processor prepares. Raises InvalidRequest."""
     given = [{name: value for name, value in each.options.items() if name not in IGNORED} for each in media]
     if any(each != given[0] for each in given):
         raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
     options = given[0] if given else {}
     for name, value in options.items():
-        most = _most(name, len(media))
+        own = getattr(processor, name, 0)
+        most = max(_most(name, len(media)), own if isinstance(own, int | float) else 0)
         if not isinstance(value, str) and not 0 <= value <= most:
             raise InvalidRequest(
                 f"the option {name} is {value}; for {len(media)} {kind}s it is 0 to {most}", field=f"{kind}_data"

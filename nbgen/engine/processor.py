@@ -318,13 +318,14 @@ class Processor:
         """The options of the media, which hold for all of a prompt."""
         options: dict[str, Any] = {}
         for kind in self._types:
-            given = media_options.of(found := _of_type(media, kind), kind)
+            processor: Any = getattr(self._processor, f"{kind}_processor", None)
+            given = media_options.of(found := _of_type(media, kind), kind, processor)
             if found and kind == "audio":
                 options["audio_kwargs"] = {"sampling_rate": self._rate, **given}
             elif found and kind == "video":
                 options["videos_kwargs"] = video_clip.arguments(decoded[kind])
             elif given:
-                known = set(self._processor.image_processor.valid_kwargs.__annotations__) - media_options.OWN
+                known = set(processor.valid_kwargs.__annotations__) - media_options.OWN
                 if unknown := sorted(set(given) - known):
                     raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
                 options["images_kwargs"] = given

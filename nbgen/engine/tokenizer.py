@@ -20,6 +20,7 @@ MAX_BYTES_PER_TOKEN = 16
 #: Characters of a chat's thoughts and arguments: those of earlier turns may be more than a context holds, since a
 #: template may leave them out.
 MAX_BESIDE_TEXT = 4 * 2**20
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
@@ -41,6 +42,13 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
+
+    @property
+    def about(self) -> dict[str, str | None]:
+        """What clients that make tokens and chats themselves ask for: its class, its template and special tokens."""
+        found = {name: getattr(self._tokenizer, name, None) for name in ("chat_template", *SPECIAL_TOKENS)}
+        told = {name: value if isinstance(value, str) else None for name, value in found.items()}
+        return {"tokenizer_class": type(self._tokenizer).__name__, **told}
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, cut: bool = False, field: str | None = None

@@ -11,15 +11,16 @@ import json
 import os
 import ssl
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies
 from weakref import WeakKeyDictionary
 
 import httpx
 
-from nbgen import sse
+from nbgen import keepalive, sse
 from nbgen.errors import (
     InvalidRequest,
     NbgenError,
@@ -29,6 +30,8 @@ from nbgen.errors import (
     from_status,
     no_character,
 )
+
+T = TypeVar("T")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: nbgen sends a comment every ten seconds into a stream, so a silent minute is a dead connection; what is answered at
@@ -197,12 +200,17 @@ class Connection:
         return self._own
 
     def _client(self) -> httpx.Client:
-        transport = httpx.HTTPTransport(uds=self.socket, trust_env=False, limits=LIMITS) if self.socket else None
-        return httpx.Client(transport=transport, **self._settings)
+        return httpx.Client(transport=self._transport(httpx.HTTPTransport), **self._settings)
 
     def _async_client(self) -> httpx.AsyncClient:
-        transport = httpx.AsyncHTTPTransport(uds=self.socket, trust_env=False, limits=LIMITS) if self.socket else None
-        return httpx.AsyncClient(transport=transport, **self._settings)
+        return httpx.AsyncClient(transport=self._transport(httpx.AsyncHTTPTransport), **self._settings)
+
+    def _transport(self, kind: Callable[..., T]) -> T | None:
+        """What notices a server gone without a word; None where httpx is to ask a proxy that the environment names."""
+        if not self.direct and getproxies():
+            return None
+        options = {"uds": self.socket} if self.socket else {"socket_options": keepalive.OPTIONS}
+        return kind(verify=self._settings["verify"], trust_env=False, limits=LIMITS, **options)
 
     def _of_httpx(self, base_url: str) -> dict[str, Any]:
         return {

@@ -16,10 +16,11 @@ from urllib.parse import unquote, urlsplit
 from nbgen import __version__
 from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
 from nbgen.notebook.client import Client, address, answering, api_roots, root_below, token_in
-from nbgen.notebook.connection import LOOPBACK
+from nbgen.notebook.connection import CONNECT_SECONDS, LOOPBACK
 from nbgen.notebook.passed_on import own_environment
 from nbgen.notebook.remote import AnyClient, open_client
 
+#: For a hello of servers that happen to be there; one that was named may be far away, or busy.
 HELLO_SECONDS = 2.0
 
 
@@ -58,9 +59,10 @@ def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], 
         if place in asked:
             continue
         asked.add(place)
+        seconds = CONNECT_SECONDS if candidate.own else HELLO_SECONDS
         try:
-            client = answering(candidate.client(), HELLO_SECONDS)
-            version = client.hello(timeout=HELLO_SECONDS).get("version", __version__)
+            client = answering(candidate.client(), seconds)
+            version = client.hello(timeout=seconds).get("version", __version__)
         except NbgenError as error:
             tried.append(f"  {candidate.source} ({candidate.url}): {error}")
             if candidate.own and (missed is None or missed[0].source == candidate.source):
@@ -104,7 +106,7 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
 def answers(client: AnyClient) -> bool:
     """Whether a server that a call did not reach is there again."""
     try:
-        client.hello(timeout=HELLO_SECONDS)
+        client.hello()
     except NbgenError:
         return False
     return True

@@ -45,7 +45,8 @@ class ResponseCall(NamedTuple):
     items: list[Item]
     #: Those of its conversation among them.
     said: Sequence[Item] = ()
-    #: Bytes of all this as JSON.
+    #: Bytes as JSON: of each item of its own input, and of all else in its body.
+    input_sizes: Sequence[int] = ()
     size: int = 0
 
 
@@ -57,8 +58,9 @@ def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
     said = memory.conversation(body.conversation_id) if body.conversation_id else ()
     items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"
-    size = json_size(items) + len(msgspec.json.encode(msgspec.structs.replace(body, input="")))
-    return ResponseCall(id, body, _call(fields, body, items, id), given, items, said, size)
+    sizes = [json_size([item]) for item in given]
+    besides = len(msgspec.json.encode(msgspec.structs.replace(body, input="")))
+    return ResponseCall(id, body, _call(fields, body, items, id), given, items, said, sizes, besides)
 
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:

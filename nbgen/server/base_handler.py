@@ -25,6 +25,7 @@ from nbgen.errors import (
     UnsupportedMedia,
     from_status,
 )
+from nbgen.keepalive import keep_alive
 from nbgen.logit_processor import may_be_code
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import native
@@ -99,6 +100,8 @@ class NbgenHandler(AuthenticatedHandler):
 
     async def prepare(self, **_: Any) -> None:
         connection: Any = self.request.connection
+        if not connection.stream.closed():
+            keep_alive(connection.stream.socket)
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
         length = self._body_length()
         connection.set_body_timeout(  # a second more for each of its megabytes

@@ -186,8 +186,10 @@ class EngineLife:
             self.abandon(fault)
 
     def abandon(self, fault: BaseException) -> None:
-        """A fault of our own must not leave anybody waiting."""
+        """A fault of our own must not leave anybody waiting. An engine that others had started lives on."""
         self._log.error("The engine's client failed", exc_info=fault)
+        if self._life is not None and not self._life.done():
+            return
         self.kill()
         self._lost()
         self._give_up(InternalError("internal error; the server's log has it"))

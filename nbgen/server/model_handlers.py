@@ -52,6 +52,8 @@ class ModelHandler(NbgenHandler):
     def model(self) -> bytes:
         """The engine's state as JSON."""
         engine = self.engine
+        model = msgspec.structs.asdict(engine.model) if engine.model else {}
+        model.pop("tokenizer", None)  # whose template is long; it has a route of its own
         fields = {
             "state": engine.state,
             "name": engine.config.model,
@@ -59,7 +61,7 @@ class ModelHandler(NbgenHandler):
             "unasked_seconds": engine.unasked_seconds,
             "error": engine.error.message if engine.error else None,
             "progress": native.progress_fields(engine.progress) if engine.progress else None,
-            "model": msgspec.structs.asdict(engine.model) if engine.model else None,
+            "model": model or None,
             "status": msgspec.structs.asdict(engine.status) if engine.status else None,
             "engine_pid": engine.pid,
         }

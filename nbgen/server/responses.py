@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_answer import Answer
 from nbgen.protocols.responses_items import Item, json_size
 from nbgen.server.conversations import KEEP_BYTES, Conversations
-from nbgen.server.item_index import ItemIndex
+from nbgen.server.item_index import ItemIndex, SharedItems
 from nbgen.server.runs import Run
 
 KEEP_RESPONSES = 1024
@@ -26,11 +28,13 @@ class Response:
         self.id = asked.id
         self.run_id = run.id
         self.input = asked.input
-        #: Bytes of what it holds as JSON, what it continues among them.
+        #: Bytes of each of these as JSON, and of what it holds besides items.
+        self.input_sizes = asked.input_sizes
         self.size = asked.size
+        #: The items of what it continues.
+        self.earlier = asked.items[: len(asked.items) - len(asked.input)]
         self._background = bool(asked.body.background)
         self._about = asked.id, asked.body, model, run.created
-        self._items = asked.items
         self._names = asked.call.names
         self._run: Run | None = run
         self._ended: dict[str, Any] | None = None
@@ -61,7 +65,8 @@ class Response:
         """Keep the final body if the run has ended; whether it has."""
         if self._ended is None and self._run and self._run.ended is not None:
             self._ended = self.body()
-            self.size += json_size(self._output) * (2 if self._background else 1)  # its run has it, too
+            _write_logprobs(self.output)
+            self.size += json_size(self.output) if self._background else 0  # its run has it, too
             self._run = self._run if self._background else None
         return self._ended is not None
 
@@ -74,14 +79,15 @@ class Response:
         """All items of the chat up to its end. Raises InvalidRequest before that."""
         if self._ended is None:
             raise InvalidRequest(f"the response {self.id} has not ended yet", field="previous_response_id")
-        return self._items + self._output
+        return self.earlier + self.own_items()
 
     def own_items(self) -> list[Item]:
         """Its own input and output items, without those of responses before it."""
-        return self.input + self._output
+        return self.input + self.output
 
     @property
-    def _output(self) -> list[Item]:
+    def output(self) -> list[Item]:
+        """What it answers; nothing before its end."""
         output: list[Item] = self._ended["output"] if self._ended is not None else []
         return output
 
@@ -93,15 +99,18 @@ class Responses:
         self.conversations = Conversations()
         self._kept: dict[str, Response] = {}
         self._items = ItemIndex()
+        self._held = SharedItems()
 
     @property
     def size(self) -> int:
         """Bytes, about, of all that a call may refer to."""
-        return self.conversations.size + sum(response.size for response in self._kept.values())
+        return self.conversations.size + self._held.size + self._besides
 
     def add(self, response: Response, run: Run) -> None:
         """Keep the response; when its run ends, drop the oldest beyond KEEP_BYTES."""
         self._kept[response.id] = response
+        self._held.add(response.earlier)
+        self._held.add(response.input, response.input_sizes)
         run.end_watchers.add(lambda: self._settle(response))
         self._settle(response)
 
@@ -135,23 +144,37 @@ class Responses:
             raise InvalidRequest(f"there is no item {id[:80]!r} here, or no more: send it whole", field="input")
         return found
 
+    @property
+    def _besides(self) -> int:
+        """Bytes of what responses hold besides items."""
+        return sum(response.size for response in self._kept.values())
+
     def _settle(self, response: Response) -> None:
         if not response.settle() or self._kept.get(response.id) is not response:
             return
+        self._held.add(response.output)
         if response.refused:
-            del self._kept[response.id]
+            self._pop(response)
         else:
             self._items.add(response.id, response.own_items())
         self._forget()
 
     def _forget(self) -> None:
-        size = sum(response.size for response in self._kept.values())
+        besides = self._besides
         for response in list(self._kept.values())[:-1]:
-            if len(self._kept) <= KEEP_RESPONSES and size <= KEEP_BYTES:
+            if len(self._kept) <= KEEP_RESPONSES and self._held.size + besides <= KEEP_BYTES:
                 return
             if response.settle():
-                size -= self._pop(response).size
+                besides -= self._pop(response).size
 
     def _pop(self, response: Response) -> Response:
         self._items.remove(response.id, response.own_items())
+        self._held.remove(response.earlier + response.own_items())
         return self._kept.pop(response.id)
+
+
+def _write_logprobs(items: list[Item]) -> None:
+    """Have log-probabilities as JSON from now on: as lists they take four times as much memory."""
+    for part in (part for item in items for part in item.get("content", ())):
+        if part.get("logprobs"):
+            part["logprobs"] = msgspec.Raw(msgspec.json.encode(part["logprobs"]))

@@ -1,6 +1,8 @@
-"""`/tokenize` and `/detokenize`: the model's own tokenizer over HTTP."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`: the model's own tokenizer over HTTP."""
 
 from __future__ import annotations
+
+import msgspec
 
 from nbgen.errors import InvalidRequest, NbgenError, renamed
 from nbgen.protocols import openai_answer, sglang_tokens
@@ -38,9 +40,22 @@ class DetokenizeHandler(TokenizerHandler):
         self.finish(sglang_tokens.detokenized(await ask_tokenizer(self.engine, request), single))
 
 
+class TokenizerInfoHandler(TokenizerHandler):
+    """The tokenizer's class, special tokens and chat template, as vLLM tells them: lm-eval asks for these."""
+
+    async def get(self) -> None:
+        if self.engine.model is None:
+            await self.engine.start()
+        model = self.engine.model
+        self.finish(msgspec.json.encode(model.tokenizer if model else {}))
+
+    head = get
+
+
 HANDLERS = [
     (r"tokenize", TokenizeHandler),
     (r"v1/tokenize", TokenizeHandler),
     (r"detokenize", DetokenizeHandler),
     (r"v1/detokenize", DetokenizeHandler),
+    (r"tokenizer_info", TokenizerInfoHandler),
 ]

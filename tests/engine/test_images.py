@@ -14,10 +14,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from PIL import Image
-from transformers import AutoModelForMultimodalLM
+from transformers import AutoModelForMultimodalLM, Siglip2ImageProcessor
 from transformers.image_transforms import convert_to_rgb
 
-from nbgen.engine import image, processor_folder
+from nbgen.engine import image, media_options, processor_folder
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
@@ -306,6 +306,16 @@ def test_text_of_a_known_language_model_is_written_from_ids_to_scores_by_ours(ll
     assert runner.native_model is not None
 
 
+def test_what_a_processor_makes_by_itself_may_be_asked_for() -> None:
+    def found(patches: int) -> dict[str, Any]:
+        asked = Media(type="image", data=memoryview(b""), options={"max_num_patches": patches})
+        return media_options.of([asked], "image", Siglip2ImageProcessor(max_num_patches=256))
+
+    assert found(200) == {"max_num_patches": 200}
+    with pytest.raises(InvalidRequest, match="max_num_patches is 257; for 1 images it is 0 to 256"):
+        found(257)
+
+
 def test_each_image_has_one_place(served: Served) -> None:
     text, images = served.text("", "", "What are they?"), [picture(1), picture(2)]
     expected = served.reference.answer(text, images)
@@ -337,13 +347,14 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     refused(*large * 3, text="<image>" * 3, words="images 1 to 3 have 108 megapixels together; .* at most 100")
 
 
-def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:
+def test_media_that_do_not_fit_end_their_own_request(llava: Served, caplog: pytest.LogCaptureFixture) -> None:
     pixels = tensors({"pixel_values": torch.zeros(1, 3, 28, 28)})
     item = Media(type="image", format="processor_output", tensors=pixels)
     bad = GenerateRequest(rid="bad", text="<image> once", media=[item], params=PARAMS)
     outputs = generate(llava.assembly, [bad, PLAIN])
     assert (outputs["bad"][0].finish_reason.type, outputs["bad"][0].finish_reason.status) == ("error", 400)
     assert len(ids(outputs["plain"])) == NEW_TOKENS
+    assert "Traceback" in caplog.text, "it may be a fault of the model's code"
 
 
 def test_media_for_which_there_is_no_memory_are_not_called_wrong(llava: Served) -> None:

@@ -3,6 +3,7 @@
 import json
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,13 +15,15 @@ from tests.conftest import LOOKS
 
 
 class Hello(BaseHTTPRequestHandler):
-    """Greets at nbgen's routes below `base`."""
+    """Greets at nbgen's routes below `base`, `after` so many seconds."""
 
     base: ClassVar[str] = "/"
+    after: ClassVar[float] = 0.0
     said: ClassVar[bytes] = b'{"server_id": "s"}'
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        time.sleep(self.after)
         there = self.path == f"{self.base}nbgen/api/v1/hello"
         body = self.said if there else b"{}"
         self.send_response(200 if there else 404)
@@ -33,11 +36,11 @@ class Hello(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def greeting(base: str = "/", tls: ssl.SSLContext | None = None, **said: str) -> Iterator[str]:
+def greeting(base: str = "/", tls: ssl.SSLContext | None = None, after: float = 0.0, **said: str) -> Iterator[str]:
     """The address of such a server, without a slash at its end; it has these words for everybody."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(base, **said)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(base, after, **said)) as server:
+        server.handle_error = lambda *_: None  # its reader may hang up
         if tls:
-            server.handle_error = lambda *_: None  # its reader hangs up
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         with _serving(server):
             yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
@@ -50,8 +53,9 @@ def greeting_on_socket(path: Path, base: str = "/") -> Iterator[None]:
         yield
 
 
-def _handler(base: str, **said: str) -> type[Hello]:
-    return type("Greeting", (Hello,), {"base": base, "said": json.dumps({"server_id": "s", **said}).encode()})
+def _handler(base: str, after: float = 0.0, **said: str) -> type[Hello]:
+    words = json.dumps({"server_id": "s", **said}).encode()
+    return type("Greeting", (Hello,), {"base": base, "after": after, "said": words})
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbgen import keepalive
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import client as client_module
 from nbgen.notebook import connection, session
@@ -257,3 +259,19 @@ def test_a_kernel_has_as_many_streams_as_it_opens(monkeypatch: pytest.MonkeyPatc
         assert [next(stream) for stream in streams] == [("delta", {})] * 110
         for stream in streams:
             stream.close()
+
+
+def asks(stream: Any) -> bool:
+    """Whether the system asks for a sign of the other end of a connection that is silent."""
+    there: socket.socket = stream.get_extra_info("socket")
+    return there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0 and (
+        there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == keepalive.INTERVAL
+    )
+
+
+async def test_a_server_that_is_gone_without_a_word_is_noticed() -> None:
+    with serving(Endless) as address, closing(Client(address)) as client:
+        with client._http.stream("POST", "x") as response:
+            assert asks(response.extensions["network_stream"])
+        async with client._async() as http, http.stream("POST", "x") as response:
+            assert asks(response.extensions["network_stream"])

@@ -18,6 +18,7 @@ import pytest
 
 import nbgen
 from nbgen.errors import InvalidRequest, ServerNotFound
+from nbgen.notebook import discovery
 from nbgen.notebook.client import Client, api_root
 from nbgen.notebook.discovery import candidates, find_server
 from nbgen.notebook.private_server import PrivateServer
@@ -236,6 +237,19 @@ def test_it_is_said_why_the_kernels_own_server_is_not_used(tmp_path: Path) -> No
         for usable in ({}, {"NBGEN_URL": f"{url}/nbgen/"}, {"NBGEN_URL": url, "NBGEN_TOKEN": "t"}):
             find_server(environment(tmp_path, **usable), said.append).close()
     assert len(said) == 2
+
+
+def test_a_named_server_has_longer_to_say_hello_than_one_that_happens_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be far away, or busy for a moment: nobody is to be asked in its place."""
+    monkeypatch.setattr(discovery, "HELLO_SECONDS", 0.1)
+    with greeting(after=0.3) as url:
+        with closing(find_server(environment(tmp_path, NBGEN_URL=url, NBGEN_TOKEN="t"))) as client:
+            assert discovery.answers(client)
+        write(tmp_path, "nbgen-4000001.json", url=url, key="k")
+        with pytest.raises(ServerNotFound, match="did not answer in time"):
+            find_server(environment(tmp_path))
 
 
 def test_a_server_on_a_unix_socket_is_found(tmp_path: Path) -> None:

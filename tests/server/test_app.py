@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from traitlets import TraitError
 
+from nbgen import keepalive
 from nbgen.engine_config import EngineConfig
 from nbgen.server.app import NbgenApp
 from nbgen.server.engine_options import EngineOptions
@@ -168,3 +169,19 @@ def test_inside_jupyter_nothing_is_at_the_root_and_nothing_is_loaded(jupyter: Se
 def test_the_page_lists_the_routes(jupyter: Server) -> None:
     page = jupyter.http.get("").json()
     assert "/user/x/nbgen/generate" in page["routes"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing tells of a connection's clocks elsewhere")
+def test_the_system_asks_whether_a_silent_caller_is_still_there(jupyter: Server) -> None:
+    with jupyter.anonymous() as caller, caller.stream("GET", "health") as answer:
+        answer.read()
+        port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+        ends = f":{jupyter.port:04X} ", f":{port:04X} "
+        (line,) = [
+            line
+            for line in Path("/proc/net/tcp").read_text().splitlines()
+            if all(end in line for end in ends) and line.index(ends[0]) < line.index(ends[1])
+        ]
+    clock, when = line.split()[5].split(":")
+    assert clock == "02", "its clock is that of keepalive"
+    assert 0 < int(when, 16) / os.sysconf("SC_CLK_TCK") <= keepalive.IDLE

@@ -370,6 +370,18 @@ async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: p
     assert client.state == "failed"
 
 
+async def test_a_fault_of_a_load_leaves_an_engine_alone_that_a_request_has_started(tiny_model: Path) -> None:
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    client.will_start()
+    client.abandon(RuntimeError("before it had begun"))
+    assert client.state == "failed"
+    client.submit(GenerateRequest(rid="r", text="a", params=SamplingParams(max_new_tokens=1)), heard := Heard())
+    client.abandon(RuntimeError("of the load at the server's start"))
+    await until(lambda: heard.outputs or heard.error)
+    assert (heard.error, client.state) == (None, "ready")
+    await client.close(0)
+
+
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
     line = "OSError: /home/x/model.bin at 0x7f3a is not 'C:\\\\Users\\\\x' there"
     assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))

@@ -158,6 +158,16 @@ def test_tokens_there_and_back(server: Server, prefix: str) -> None:
     assert ask("detokenize", tokens=[0, 104], skip_special_tokens=False)["text"] == tokenizer.decode([0, 104])
 
 
+def test_special_tokens_and_the_template_are_told_as_vllm_tells_them(server: Server) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(server.ready().model()["name"])
+    told = server.http.get("tokenizer_info").json()
+    names = ("chat_template", "bos_token", "eos_token", "unk_token", "pad_token")
+    assert told == {"tokenizer_class": type(tokenizer).__name__, **{name: getattr(tokenizer, name) for name in names}}
+    assert told["chat_template"]
+    assert told["eos_token"]
+    assert "tokenizer" not in server.model()["model"], "which is asked for every second"
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

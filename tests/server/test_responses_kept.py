@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -96,22 +97,32 @@ def test_an_answer_counts_with_its_log_probabilities(background: bool) -> None:
     entry = TokenLogprobs((-1.0, 1, "yes"), top=[(-1.0 / 3, 1, "yes")] * 20)
     run.add(msgspec.structs.replace(END, logprobs=[entry] * 100))
     (item,) = kept.get("resp_a").body()["output"]
-    assert len(item["content"][0]["logprobs"]) == 100
-    assert kept.size == len(json.dumps(item, separators=(",", ":"))) * (1 + background)
+    assert kept.size == len(written := msgspec.json.encode(item)) * (1 + background)
+    assert len(json.loads(written)["content"][0]["logprobs"]) == 100
+    assert isinstance(item["content"][0]["logprobs"], msgspec.Raw), "lists would take four times as much"
 
 
-def test_a_response_counts_what_it_continues_and_refers_to() -> None:
+def test_what_several_responses_hold_counts_once_for_as_long_as_one_of_them_is_kept() -> None:
+    def respond(**body: Any) -> str:
+        asked = parse_response(json.dumps(body).encode(), kept)
+        run = Run(asked.call.requests[0])
+        kept.add(Response(asked, "m", run), run)
+        run.add(END)
+        return asked.id
+
     kept = Responses()
-    begun = parse_response(json.dumps({"input": "x" * 10_000, "instructions": "y" * 5000}).encode(), kept)
-    run = Run(begun.call.requests[0])
-    kept.add(Response(begun, "m", run), run)
-    run.add(END)
-    assert 15_000 < begun.size < kept.size < 17_000
-    (question, answer) = kept.history(begun.id)
-    conversation = kept.conversations.create({}, [question, answer])
-    references = [{"type": "item_reference", "id": question["id"]}]
-    for holds in ({"previous_response_id": begun.id}, {"conversation": conversation.id}, {"input": references}):
-        assert 10_000 < parse_response(json.dumps({"input": "on", **holds}).encode(), kept).size < 12_000
+    chain = [respond(input="x" * 10_000, instructions="y" * 5000)]
+    assert 15_000 < kept.size < 17_000
+    for holds in range(5):
+        (image, *_) = kept.history(chain[0])
+        again = [{"type": "item_reference", "id": image["id"]}] if holds % 2 else "on"
+        chain.append(respond(input=again, previous_response_id=chain[-1]))
+    assert 15_000 < kept.size < 26_000, "each has a body and an answer of its own"
+    for id in chain[:-1]:
+        kept.delete(id)
+    assert 10_000 < kept.size < 17_000, "the last one holds all that it continues"
+    kept.delete(chain[-1])
+    assert kept.size == 0
 
 
 def test_an_error_is_kept_only_for_who_did_not_hear_of_it() -> None:
