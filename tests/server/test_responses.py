@@ -166,7 +166,7 @@ def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
 )
 def test_a_choice_narrows_the_tools(client: openai.OpenAI, choice: dict[str, Any]) -> None:
     (call,) = ask(client, **{**CALL, "tool_choice": choice}).output
-    assert (call.name, call.arguments) == ("get_time", "{}")
+    assert (call.name, json.loads(call.arguments)) == ("get_time", {})
 
 
 def test_the_oldest_turns_make_room_for_the_answer(client: openai.OpenAI) -> None:
