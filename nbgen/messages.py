@@ -130,8 +130,7 @@ class ToolOptions(Struct, frozen=True, tag=False):
     """The functions that the model may want called, as chat templates take them: OpenAI's JSON.
 
     It must call one where `required`, and no other than `function` where that is named; several if `parallel`. Where it
-    must, is `guided` or may call one alone, arguments are held to their schemas as far as can be, and those of `strict`
-    functions wholly.
+    must, is `guided` or may call one alone, arguments are held to their schemas as far as can be, `strict` ones wholly.
     """
 
     tools: list[dict[str, Any]]
@@ -282,10 +281,11 @@ class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
 
 
 class AnswerPart(Struct, frozen=True, tag=False):
-    """A piece of an answer: of its text, of its thoughts, or a call, the arguments of which may be `cut`."""
+    """A piece of an answer: text, thoughts, what is new of a call's arguments, or the call, perhaps `cut`, with all."""
 
     content: str = ""
     reasoning: str = ""
+    tool_call_delta: ToolCall | None = None
     tool_call: ToolCall | None = None
     cut: bool = False
 

@@ -21,18 +21,42 @@ export function gain(turn, { text, reasoning, tool_calls }) {
 
 export class Calls {
   #lines = [];
+  #begun = new Map();
   element = h("div", { class: "nbgen-calls", hidden: true });
+
+  /** What is new of calls that are still to come. */
+  grow(deltas) {
+    for (const delta of deltas) {
+      if (!this.#begun.has(delta.id)) this.#begun.set(delta.id, this.#line({ ...delta, arguments: "" }));
+      this.#begun.get(delta.id).grow(delta.arguments);
+    }
+  }
 
   /** Calls that have come. */
   add(calls) {
-    const lines = calls.map((call) => new Line(call));
-    this.#lines.push(...lines);
-    this.element.append(...lines.map(({ element }) => element));
-    this.element.hidden = !this.#lines.length;
+    for (const { id, function: call } of calls) {
+      const begun = this.#begun.get(id);
+      this.#begun.delete(id);
+      begun?.set(call.arguments);
+      this.#lines.push(begun ?? this.#line(call));
+    }
+  }
+
+  /** No more comes. */
+  end() {
+    for (const line of this.#begun.values()) line.result(undefined);
+  }
+
+  #line(call) {
+    const line = new Line(call);
+    this.element.append(line.element);
+    this.element.hidden = false;
+    return line;
   }
 
   clear() {
     this.#lines = [];
+    this.#begun.clear();
     this.element.replaceChildren();
     this.element.hidden = true;
   }
@@ -44,17 +68,29 @@ export class Calls {
 }
 
 class Line {
+  #name = h("code");
   #words = h("span", { class: "nbgen-call-result" });
   #body = h("div", { class: "nbgen-call-body" });
   #call;
   #result = null;
 
-  constructor({ function: call }) {
-    this.#call = call;
-    const name = h("code", {}, `${call.name}(${brief(call.arguments)})`);
-    this.element = h("details", { class: "nbgen-call" }, h("summary", {}, name, this.#words), this.#body);
+  constructor({ name, arguments: given }) {
+    this.#call = { name };
+    this.element = h("details", { class: "nbgen-call" }, h("summary", {}, this.#name, this.#words), this.#body);
     this.element.addEventListener("toggle", () => this.#open());
+    this.set(given);
     this.result(null);
+  }
+
+  /** All of its arguments. */
+  set(given) {
+    this.#call.arguments = given;
+    this.#name.textContent = `${this.#call.name}(${brief(given)})`;
+    this.#open();
+  }
+
+  grow(more) {
+    this.set(this.#call.arguments + more);
   }
 
   result(text) {

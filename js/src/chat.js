@@ -41,11 +41,11 @@ export class Chat {
   });
 
   #handlers = {
-    delta: ({ text, tokens, reasoning = "", index = 0, tool_calls = [] }, turn) => {
+    delta: ({ text, tokens, reasoning = "", index = 0, tool_call_deltas = [], tool_calls = [] }, turn) => {
       if (index !== 0) return;
       const calls = gain(turn, { text, reasoning, tool_calls });
       this.#view(turn).add(text, tokens, reasoning);
-      if (calls.length) this.#view(turn).call(calls);
+      if (calls.length || tool_call_deltas.length) this.#view(turn).call(calls, tool_call_deltas);
     },
     restart: (_, turn) => {
       turn.content = turn.reasoning = "";

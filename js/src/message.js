@@ -192,9 +192,12 @@ export class Answer {
     if (!this.#due) this.#schedule();
   }
 
-  /** Functions that the model wants called. */
-  call(calls) {
-    this.#painted(() => this.#calls.add(calls));
+  /** Functions that the model wants called, and what is new of further ones. */
+  call(calls, deltas = []) {
+    this.#painted(() => {
+      this.#calls.grow(deltas);
+      this.#calls.add(calls);
+    });
   }
 
   /** What they have told, see Calls. */
@@ -221,6 +224,7 @@ export class Answer {
       this.#blocks.finish(all);
     });
     this.#painted(() => {
+      this.#calls.end();
       this.#note.textContent = note;
       this.#tools.hidden = false;
     });

@@ -21,6 +21,20 @@ test("a call is one line: what is called, with what, and what came of it", () =>
   assert.deepEqual(lines(), []);
 });
 
+test("a call grows in its line while it is written", () => {
+  const { view, lines } = shown(call("first", "{}"));
+  view.grow([{ id: "b", name: "f", arguments: '{"city"' }, { id: "b", name: "f", arguments: ': "Os' }]);
+  assert.deepEqual(lines(), ["first()…", 'f({"city": "Os)…']);
+  view.element.childNodes[1].open = true;
+  view.grow([{ id: "b", name: "f", arguments: "lo" }, { id: "c", name: "g", arguments: "{" }]);
+  assert.ok(view.element.childNodes[1].textContent.includes('{"city": "Oslo'));
+  view.add([asTurn({ id: "b", name: "f", arguments: '{"city": "Oslo"}' })]);
+  view.results(["1", "sun"]);
+  view.end();
+  assert.deepEqual(lines(), ["first() → 1", 'f(city="Oslo") → sun', "g({) → not called"]);
+  assert.ok(view.element.childNodes[1].open, "it is the same line");
+});
+
 test("what is long is cut in the line, and whole where it is opened", () => {
   const { view, lines } = shown(call("read", JSON.stringify({ text: "a".repeat(500) })));
   view.results(["🙂".repeat(500)]);

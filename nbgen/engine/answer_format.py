@@ -19,6 +19,7 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplate,
 from nbgen.engine.answer_parser import AnswerParser
 from nbgen.engine.argument_grammar import STYLE
 from nbgen.engine.call_format import ARGUMENTS, CALL_FIELDS, END_OF_CALLS, NAMES, OTHER_ID, TOOLS, CallFormat, call_turn
+from nbgen.engine.certain_calls import NO_BEGINS, CallBegins
 from nbgen.engine.harmony import HARMONY, harmony_calls, writes_harmony
 from nbgen.engine.python_calls import python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
@@ -89,10 +90,16 @@ class AnswerFormat:
         return any(field in self._template["fields"] for field in CALL_FIELDS)
 
     def parser(
-        self, prompt: str, tools: list[dict[str, Any]], *, thoughts: bool, parallel: bool = True
+        self,
+        prompt: str,
+        tools: list[dict[str, Any]],
+        *,
+        thoughts: bool,
+        parallel: bool = True,
+        begins: CallBegins = NO_BEGINS,
     ) -> AnswerParser:
         """For an answer to a prompt that ends so: its thoughts are wanted apart or not, all its calls or the first."""
-        return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel)
+        return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel, begins=begins)
 
     def mentions(self, token: str) -> bool:
         """Whether a token tells parts of an answer apart."""

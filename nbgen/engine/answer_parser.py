@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import uuid
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from nbgen.engine.call_format import (
     LISTED_CALLS,
     NAMED_CALLS,
 )
+from nbgen.engine.certain_calls import NO_BEGINS, CallBegins, CertainCalls, new_id
 from nbgen.engine.cut_calls import BegunCall, read_begun
 from nbgen.engine.marked_arguments import as_json
 from nbgen.engine.open_call import TAGGED, OpenCall, first_delimiter
@@ -34,8 +34,6 @@ from nbgen.engine.thought_format import LEAD, THOUGHTS
 from nbgen.engine.written_calls import read_arguments, read_calls, read_value
 from nbgen.messages import AnswerPart, ToolCall
 
-#: What some templates demand of a call's id: nine letters and digits.
-ID_LENGTH = 9
 #: Characters that are searched at once: all that follow a delimiter are searched again after it.
 AT_ONCE = 64
 #: Characters of a beginning that is none of text; fewer might be.
@@ -51,9 +49,18 @@ class AnswerParser:
     """Reads one answer. White space beside a thought or a call belongs to no part; all other is text."""
 
     def __init__(
-        self, template: ResponseTemplate, prompt: str, tools: list[dict[str, Any]], *, parallel: bool = True
+        self,
+        template: ResponseTemplate,
+        prompt: str,
+        tools: list[dict[str, Any]],
+        *,
+        parallel: bool = True,
+        begins: CallBegins = NO_BEGINS,
     ) -> None:
-        """`prompt` is its end at least: what it opened, the answer begins in. Unless `parallel`, one call is told."""
+        """`prompt` is its end at least: what it opened, the answer begins in. Unless `parallel`, one call is told.
+
+        Calls that have one of the `begins` are certain.
+        """
         self._template = template
         self._parallel = parallel
         self._known = {tool["function"]["name"] for tool in tools}
@@ -65,12 +72,16 @@ class AnswerParser:
         #: The field that text is in, and the call that may have been opened there.
         self._field = template.implicit
         self._call: OpenCall | None = None
+        #: Those of them that are certain, how these begin, and where they may: what the prompt opened is none.
+        self._certain = CertainCalls(NO_BEGINS, 0, 0)
+        self._begins, self._answer_start = NO_BEGINS, 0
         #: Where the last call ended.
         self._call_end: int | None = None
         #: Whether text of this field was told, whether it is beside a thought or a call, and whether a call was told.
         self._begun = self._beside = self._called = False
         self._fields_told: set[str] = set()
         self._continue_prompt()
+        self._begins, self._answer_start = begins, len(self._text)
 
     def _continue_prompt(self) -> None:
         list(self._read())
@@ -105,6 +116,7 @@ class AnswerParser:
             self._turn_to(self._template.implicit)
         elif found.field.name in CALL_FIELDS:
             self._call = OpenCall(found)
+            self._certain = self._certain_calls(self._call)
         elif found.field.name != END_OF_CALLS:
             self._turn_to(found.field.name)
         elif self._call_end is not None and not self._text[self._call_end : found.match.start()].strip():
@@ -148,7 +160,14 @@ class AnswerParser:
         starts = (match.start() for match in found if match and len(match.group().strip()) >= TELLING)
         return min(starts, default=len(self._text))
 
+    def _certain_calls(self, call: OpenCall) -> CertainCalls:
+        over = self._called and not self._parallel
+        start = max(call.start - len(call.opening), self._answer_start)
+        latest = call.start - 1 if call.opening.strip() else call.start
+        return CertainCalls(NO_BEGINS if over or not call.is_json else self._begins, start, latest)
+
     def _in_call(self, call: OpenCall, last: bool, cut: bool) -> Reading:
+        yield from self._tell_certain(self._certain.read(self._text))
         ended = call.ended(self._text, last=last and not cut)
         if ended is None:
             if last:
@@ -156,17 +175,26 @@ class AnswerParser:
                 yield from self._cut(call)
             return last
         self._call = None
+        yield from self._tell_certain(self._certain.rest(self._text))
         calls = [] if ended.body is None else self._calls(call, ended.body)
-        self._sought = ended.end if calls else call.text_end(ended.end)
-        self._call_end = self._sought if calls else self._call_end
-        if any(each.name in self._known for each in calls):
-            yield from self._tell_calls(AnswerPart(tool_call=each) for each in calls)
+        known = self._certain.count or any(each.name in self._known for each in calls)
+        self._sought = ended.end if calls or known else call.text_end(ended.end)
+        self._call_end = self._sought if calls or known else self._call_end
+        if known:
+            yield from self._tell_calls(AnswerPart(tool_call=each) for each in calls[self._certain.count :])
         elif calls:  # nobody could answer them: what was wanted is text
             opening = self._text[self._told : call.start]
             space = opening[: len(opening) - len(opening.lstrip())] if self._begun or not self._beside else ""
             self._told = self._sought
             yield from self._say(space + "\n".join(map(_written, calls)))
         return True
+
+    def _tell_certain(self, parts: Iterator[AnswerPart]) -> Iterator[AnswerPart]:
+        """Those that the grammar sees to."""
+        for part in parts:
+            self._turn_to(self._template.implicit)
+            self._called = True
+            yield part
 
     def _tell_calls(self, parts: Iterator[AnswerPart]) -> Iterator[AnswerPart]:
         """Those of functions that are there."""
@@ -217,14 +245,16 @@ class AnswerParser:
 
     def _cut(self, call: OpenCall) -> Iterator[AnswerPart]:
         """Calls of known functions in one that is cut. Without any it is nothing, or text if it began like text."""
+        yield from self._tell_certain(self._certain.rest(self._text))
         try:
-            found = self._begun_calls(call, self._text[call.start :])
+            found = self._begun_calls(call, self._text[call.start :])[self._certain.count :]
             parts = [AnswerPart(tool_call=_made(each.name, each.arguments), cut=not each.whole) for each in found]
         except Exception:  # as above
             log.warning("what was cut cannot be read as a call", exc_info=True)
             self._sought = len(self._text)
+            self._told = self._sought if self._certain.count else self._told
             return
-        known = any(each.name in self._known for each in found)
+        known = self._certain.count or any(each.name in self._known for each in found)
         self._sought = len(self._text) if known or call.first_close is None else call.first_close
         if known:
             yield from self._tell_calls(iter(parts))
@@ -257,4 +287,4 @@ def _made(name: str, arguments: dict[str, Any] | str) -> ToolCall:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     # Half a surrogate pair, which no message can carry, stays the escape that the model wrote.
     text = text.encode("utf-8", "backslashreplace").decode()
-    return ToolCall(id=uuid.uuid4().hex[:ID_LENGTH], name=name, arguments=text)
+    return ToolCall(id=new_id(), name=name, arguments=text)

@@ -10,7 +10,8 @@ import msgspec
 
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.answer_parser import AnswerParser
-from nbgen.engine.call_grammar import answer_grammar
+from nbgen.engine.call_grammar import answer_grammar, certain_begins
+from nbgen.engine.certain_calls import NO_BEGINS
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, ToolOptions
@@ -41,13 +42,14 @@ class AnswerReading(NamedTuple):
         if not request.parts or answers is None:
             return cls(params)
         end = tokenizer.text(prompt[-PROMPT_END:])
+        tools, begins = request.tools or ToolOptions(tools=[]), NO_BEGINS
         tag = answer_grammar(answers, params, request.tools, end if request.thoughts else None)
         if tag is not None:
+            if not request.prefix_ids:  # of which the grammar knows nothing
+                begins = certain_begins(answers, params, tools)
             others: dict[str, None] = dict.fromkeys(GRAMMARS)
             params = msgspec.structs.replace(params, **{**others, "structural_tag": tag})
         if answers.has_special_tokens:
             params = msgspec.structs.replace(params, skip_special_tokens=False)
-        tools = request.tools or ToolOptions(tools=[])
-        return cls(
-            params, partial(answers.parser, end, tools.tools, thoughts=request.thoughts, parallel=tools.parallel)
-        )
+        read = partial(answers.parser, end, tools.tools, thoughts=request.thoughts, parallel=tools.parallel)
+        return cls(params, partial(read, begins=begins))

@@ -6,14 +6,17 @@ Made of the texts that a chat template writes around calls and thoughts. Knows n
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.argument_grammar import STYLE
 from nbgen.engine.call_arguments import REMEDY, arguments
 from nbgen.engine.call_format import CallFormat
+from nbgen.engine.certain_calls import NO_BEGINS, CallBegins
 from nbgen.engine.grammar import Grammar, GrammarError, refusal
 from nbgen.engine.grammar_limits import parsed
 from nbgen.engine.structural_tag import Format, current, one_of, optional, sequence, text
+from nbgen.engine.template_turns import from_tag, shared_end
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
 from nbgen.sampling_params import SamplingParams
@@ -47,13 +50,35 @@ def answer_grammar(
     return _tag(sequence(thinks if begun else optional(thinks), *space, format))
 
 
+def certain_begins(answers: AnswerFormat, params: SamplingParams, tools: ToolOptions) -> CallBegins:
+    """How calls begin that must go on as such, where `answer_grammar` has made a tag of the same options.
+
+    There are none where an answer may be of another grammar, in which the same text need not be a call.
+    """
+    calls = answers.calls
+    if calls is None or calls.style != "json" or (params.grammar and not _must_call(tools)):
+        return NO_BEGINS
+    ends = {each["name"] + calls.middle: each["name"] for each in _allowed(tools)}
+    before, between = calls.before.lstrip(), calls.separator if _must_call(tools) and tools.parallel else ""
+    again = from_tag(shared_end(before, between))  # each call has tags of its own, or they are a list
+    opening, following = (again or before, before), () if again else (between,)
+    return CallBegins(
+        {begin + end: name for begin in opening for end, name in ends.items()},
+        {begin + end: name for begin in following for end, name in ends.items() if between},
+    )
+
+
+def _must_call(tools: ToolOptions) -> bool:
+    return tools.required or bool(tools.function)
+
+
 def _tag(format: Format) -> str:
     return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)
 
 
 def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None) -> Format | None:
     """The calls that must come, or may in place of `format`; what a strict tool is called with, if it is."""
-    must = tools.required or bool(tools.function)
+    must = _must_call(tools)
     if not must and not tools.strict and format is None:
         guides = tools.guided or not tools.parallel  # where no grammar can end the calls, who reads them does
         return _guide(answers.calls, tools) if guides and answers.calls else None
@@ -107,8 +132,13 @@ def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
 
 def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:
     """The name of each function that may be called, and what its arguments are like."""
-    functions = [each["function"] for each in tools.tools if tools.function in ("", each["function"]["name"])]
-    return [(each["name"], arguments(each, calls.style, strict=each["name"] in tools.strict)) for each in functions]
+    strict = tools.strict
+    return [(each["name"], arguments(each, calls.style, strict=each["name"] in strict)) for each in _allowed(tools)]
+
+
+def _allowed(tools: ToolOptions) -> list[dict[str, Any]]:
+    """The functions that may be called."""
+    return [each["function"] for each in tools.tools if tools.function in ("", each["function"]["name"])]
 
 
 def _of_option(kind: str, value: str) -> Format:

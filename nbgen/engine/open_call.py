@@ -78,7 +78,12 @@ class OpenCall:
         self._sought = self.start
         self._begins = False
         is_json = self.field.content == "json" and not self.field.content_args
-        self._json = _JsonValue(self.start) if is_json or self.field.name == NAMED_CALLS else None
+        self._json = JsonValue(self.start) if is_json or self.field.name == NAMED_CALLS else None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a JSON value is all of it."""
+        return self._json is not None
 
     def ended(self, text: str, *, last: bool) -> Ended | None:
         """None where it depends on more text; it never does after the `last`."""
@@ -120,7 +125,7 @@ class OpenCall:
             return Ended(text[self.start : closing.start()], closing.end())
         return Ended(text[self.start :], len(text)) if last else None
 
-    def _json_end(self, json: _JsonValue, text: str, last: bool) -> Ended | None:
+    def _json_end(self, json: JsonValue, text: str, last: bool) -> Ended | None:
         """Where its value does: a tag in a string closes nothing, and none is needed after a whole value."""
         while json.end is None:
             closing, sure = self._closing(text, last)
@@ -143,7 +148,7 @@ class OpenCall:
         return Ended(body, match.end() if match else end)
 
 
-class _JsonValue:
+class JsonValue:
     """An object or a list in a text that grows; each character is read once."""
 
     def __init__(self, start: int) -> None:

@@ -269,7 +269,7 @@ class RunPieces:
         message: dict[str, Any] = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
         message |= {"text": joined(part, "text"), "reasoning": joined(part, "reasoning")}
         message["tokens"] = sum(delta.get("tokens", 0) for delta in part)
-        for name in ("logprobs", "tool_calls"):
+        for name in ("logprobs", "tool_call_deltas", "tool_calls"):
             if found := [each for delta in part for each in delta.get(name, ())]:
                 message[name] = found
         self._send(message)

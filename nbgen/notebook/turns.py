@@ -7,6 +7,7 @@ where the conversation lives.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from nbgen.notebook.shown_text import as_markdown, as_typed
 ENDED = ("stop", "length", "tool_calls")
 #: The result of a call that nobody has made.
 NO_RESULT = "no result"
+#: White space with ends of lines, which JSON has between its tokens alone.
+_BREAKS = re.compile(r"\s*[\r\n]\s*")
 #: Who speaks, by a turn's role.
 NAMES = {"system": "System", "developer": "System", "user": "You", "assistant": "Model", "tool": "Tool"}
 
@@ -64,7 +67,8 @@ def shown(turn: dict[str, Any]) -> str:
 
 def spoken(turn: dict[str, Any]) -> Content:
     """What a turn says, after which come the functions that it calls."""
-    calls = [f"`{call['function']['name']}({call['function']['arguments']})`" for call in turn.get("tool_calls", ())]
+    functions = [call["function"] for call in turn.get("tool_calls", ())]
+    calls = [f"`{each['name']}({_BREAKS.sub(' ', each['arguments'])})`" for each in functions]
     return "\n\n".join(filter(None, [turn["content"], *calls])) if calls else turn["content"]
 
 

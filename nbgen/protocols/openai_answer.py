@@ -20,7 +20,7 @@ from nbgen.errors import NbgenError, NotFound, Unauthorized
 from nbgen.messages import GenerateRequest
 from nbgen.protocols.openai import Call
 from nbgen.protocols.openai_logprobs import chat_logprobs, completion_logprobs, prompt_offsets
-from nbgen.protocols.openai_message import deltas, message
+from nbgen.protocols.openai_message import Deltas, message
 from nbgen.protocols.sample import WEIGHT_VERSION, Sample
 from nbgen.protocols.sglang_tensors import last_state, routed_experts
 
@@ -34,7 +34,7 @@ class Choice:
         self._index = index
         self._text = 0
         self._parts = 0
-        self._calls = 0
+        self._message = Deltas()
         self._logprobs = 0
         #: Where the answer begins: after the prompt, where that is echoed.
         self._start = 0
@@ -84,9 +84,7 @@ class Choice:
             text = self._take_text(sample)
             return [self._content(text)] if text else []
         new, self._parts = sample.parts[self._parts :], len(sample.parts)
-        contents = list(deltas(new, self._calls))
-        self._calls += sum("tool_calls" in content for content in contents)
-        return contents
+        return list(self._message.of(new))
 
     def _content(self, text: str) -> dict[str, Any]:
         return {"content": text} if self._call.chat else {"text": text}

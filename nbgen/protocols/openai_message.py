@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from nbgen.messages import AnswerPart, ToolCall
 from nbgen.protocols.sample import Sample
 
@@ -18,22 +20,37 @@ def message(sample: Sample) -> dict[str, Any]:
     return {**found, "tool_calls": calls} if calls else found
 
 
-def deltas(parts: Iterable[AnswerPart], calls: int) -> Iterator[dict[str, Any]]:
-    """What is new, a delta for each call and for all text of one kind in a row; `calls` came before."""
-    for kind, row in groupby(parts, _kind):
-        if kind == "tool_calls":
-            for call in (part.tool_call for part in row if part.tool_call):
-                yield {kind: [{"index": calls, **call_fields(call)}]}
-                calls += 1
-        elif text := "".join(part.reasoning or part.content for part in row):
-            yield {kind: text}
+class Deltas:
+    """The same in the pieces of a stream."""
+
+    def __init__(self) -> None:
+        #: Calls that were told whole, and characters of the next one's arguments that were told.
+        self._calls = self._told = 0
+
+    def of(self, parts: Iterable[AnswerPart]) -> Iterator[dict[str, Any]]:
+        """What is new: a delta for all text of one kind in a row, and one or two for what is new of a call."""
+        for (kind, _), row in groupby(parts, _kind):
+            if kind == "tool_calls":
+                yield from ({kind: [piece]} for piece in self._call(list(row)))
+            elif text := "".join(part.reasoning or part.content for part in row):
+                yield {kind: text}
+
+    def _call(self, row: list[AnswerPart]) -> Iterator[dict[str, Any]]:
+        """Its name comes first, with all of its arguments if they are there."""
+        deltas, whole = [part.tool_call_delta for part in row if part.tool_call_delta], row[-1].tool_call
+        new = whole.arguments[self._told :] if whole else "".join(delta.arguments for delta in deltas)
+        if self._told == 0:
+            yield {"index": self._calls, **call_fields(whole or msgspec.structs.replace(deltas[0], arguments=""))}
+        if new and not (whole and self._told == 0):
+            yield {"index": self._calls, "function": {"arguments": new}}
+        self._calls, self._told = (self._calls + 1, 0) if whole else (self._calls, self._told + len(new))
 
 
-def _kind(part: AnswerPart) -> str:
-    """The field of a delta that it is in."""
-    if part.tool_call:
-        return "tool_calls"
-    return "reasoning_content" if part.reasoning else "content"
+def _kind(part: AnswerPart) -> tuple[str, str]:
+    """The field of a delta that it is in, and the call that it is of."""
+    if call := part.tool_call or part.tool_call_delta:
+        return "tool_calls", call.id
+    return ("reasoning_content" if part.reasoning else "content"), ""
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The items of a response, growing output by output, and the events that tell of each change.
 
-Follows OpenAI's API reference, "Streaming events" of `/v1/responses`. Text and thoughts are items of one part; a call
-comes whole. Knows nothing of the response around them.
+Follows OpenAI's API reference, "Streaming events" of `/v1/responses`. Text and thoughts are items of one part. Knows
+nothing of the response around them.
 """
 
 from __future__ import annotations
@@ -84,6 +84,46 @@ class TextItem:
         return {"type": f"response.{name}", **place, **fields}
 
 
+class CallItem:
+    """A call, and its events."""
+
+    def __init__(self, call: ToolCall, id: str, index: int) -> None:
+        self._named = {"id": id, "type": "function_call", "call_id": call.id, "name": call.name}
+        self._index = index
+        self._pieces: list[str] = []
+
+    def fields(self, status: Status) -> dict[str, Any]:
+        """The item's JSON with the arguments so far."""
+        return {**self._named, "status": status, "arguments": self.arguments}
+
+    def begin(self) -> list[Event]:
+        """The event that opens the item."""
+        return [self._item("added", "in_progress")]
+
+    def grow(self, new: str) -> list[Event]:
+        """Append to the arguments; the event that tells of it, if there is anything."""
+        self._pieces.append(new)
+        return [self._event("delta", delta=new)] if new else []
+
+    def end(self, status: Status) -> list[Event]:
+        """The events that close the item, complete or cut."""
+        done = self._event("done", name=self._named["name"], arguments=self.arguments)
+        return [done, self._item("done", status)]
+
+    @property
+    def arguments(self) -> str:
+        """So far, as JSON."""
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def _item(self, kind: str, status: Status) -> Event:
+        return {"type": f"response.output_item.{kind}", "output_index": self._index, "item": self.fields(status)}
+
+    def _event(self, kind: str, **fields: Any) -> Event:
+        place = {"item_id": self._named["id"], "output_index": self._index}
+        return {"type": f"response.function_call_arguments.{kind}", **place, **fields}
+
+
 class Output:
     """All items of one response. Their ids follow from `id`, so that the same outputs make the same items again."""
 
@@ -93,7 +133,7 @@ class Output:
         #: Of tokens whose text has not come yet.
         self._pending: list[dict[str, Any]] = []
         self._done: list[dict[str, Any]] = []
-        self._open: TextItem | None = None
+        self._open: TextItem | CallItem | None = None
 
     def items(self) -> list[dict[str, Any]]:
         """The JSON of all items so far."""
@@ -108,8 +148,10 @@ class Output:
             self._pending += chat_logprobs(output.logprobs)["content"]
         events: list[Event] = []
         for part in parts:
-            if part.tool_call:
-                events += self._call(part.tool_call, "incomplete" if part.cut else "completed")
+            if part.tool_call_delta:
+                events += self._grow_call(part.tool_call_delta, part.tool_call_delta.arguments)
+            elif part.tool_call:
+                events += self._end_call(part.tool_call, "incomplete" if part.cut else "completed")
             elif part.reasoning:
                 events += self._grow(REASONING, part.reasoning)
             elif part.content:
@@ -123,13 +165,27 @@ class Output:
         return events + self._close(status)
 
     def _grow(self, kind: Kind, text: str) -> list[Event]:
-        events = [] if self._open and self._open.kind is kind else [*self._close("completed"), *self._begin(kind)]
-        assert self._open
+        events: list[Event] = []
+        if not isinstance(self._open, TextItem) or self._open.kind is not kind:
+            events = [*self._close("completed"), *self._begin(kind)]
+        assert isinstance(self._open, TextItem)
         return [*events, self._open.grow(text, self._pending)]
 
     def _begin(self, kind: Kind) -> list[Event]:
         self._open = TextItem(kind, self._next_id(kind.type), len(self._done), self._logprobs)
         return self._open.begin()
+
+    def _grow_call(self, call: ToolCall, new: str) -> list[Event]:
+        events: list[Event] = []
+        if not isinstance(self._open, CallItem):
+            events = self._close("completed")
+            self._open = CallItem(call, self._next_id("function_call"), len(self._done))
+            events += self._open.begin()
+        return [*events, *self._open.grow(new)]
+
+    def _end_call(self, call: ToolCall, status: Status) -> list[Event]:
+        told = len(self._open.arguments) if isinstance(self._open, CallItem) else 0
+        return [*self._grow_call(call, call.arguments[told:]), *self._close(status)]
 
     def _close(self, status: Status) -> list[Event]:
         if self._open is None:
@@ -138,22 +194,6 @@ class Output:
         self._done.append(self._open.fields(status))
         self._open = None
         return events
-
-    def _call(self, call: ToolCall, status: Status) -> list[Event]:
-        events, index = self._close("completed"), len(self._done)
-        named = {"id": self._next_id("function_call"), "type": "function_call", "call_id": call.id, "name": call.name}
-        whole = {**named, "status": status, "arguments": call.arguments}
-        self._done.append(whole)
-        place = {"item_id": named["id"], "output_index": index}
-        kind = "response.function_call_arguments"
-        item = {"output_index": index, "item": {**named, "status": "in_progress", "arguments": ""}}
-        return [
-            *events,
-            {"type": "response.output_item.added", **item},
-            {"type": f"{kind}.delta", **place, "delta": call.arguments},
-            {"type": f"{kind}.done", **place, "name": call.name, "arguments": call.arguments},
-            {"type": "response.output_item.done", "output_index": index, "item": whole},
-        ]
 
     def _next_id(self, type: str) -> str:
         return f"{ID_PREFIXES[type]}{self._id.removeprefix('resp_')}{len(self._done):04x}"

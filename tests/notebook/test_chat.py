@@ -338,9 +338,10 @@ def test_pieces_are_sent_again_from_where_they_are_missing() -> None:
     sent: list[dict[str, Any]] = []
     pieces = RunPieces("r", sent.append, lambda: nbgen.Client("http://127.0.0.1:9/"))
     for letter in "abcd":
-        pieces.add("delta", {"text": letter, "tokens": 1})
+        pieces.add("delta", {"text": letter, "tokens": 1, "tool_call_deltas": [letter]})
     pieces.add("done", {"usage": {}})
     assert collected(sent, "r") == "abcd"
+    assert [each for message in sent for each in message.get("tool_call_deltas", ())] == list("abcd")
     assert sent[-1]["data"] == {"usage": {}, "run": "r"}, "the panel knows whose end it is, whatever the server's kind"
     assert pieces.turn() == {"role": "assistant", "run": "r", "content": "abcd", "usage": {}}
     sent.clear()

@@ -81,6 +81,11 @@ def test_a_notebook_gets_markdown_and_never_html() -> None:
     assert metadata["nbgen"]["usage"] == {"completion_tokens": 42}
 
 
+def test_a_call_is_shown_in_one_line_however_its_arguments_were_written() -> None:
+    call = {"id": "1", "name": "f", "arguments": '{\n\n  "a": "b  c",\r\n\t"d": 1}'}
+    assert str(Result(tool_calls=[call])._repr_mimebundle_()[0]["text/markdown"]) == '`f({ "a": "b  c", "d": 1})`'
+
+
 def test_nothing_in_the_markdown_is_fetched() -> None:
     hostile = "![x](http://a/?secret) <img src=http://a> </ IMG> <video src=x> ok <b>"
     shown = Result(text=hostile)._repr_mimebundle_()[0]["text/markdown"]

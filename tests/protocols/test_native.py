@@ -170,6 +170,11 @@ def test_what_deltas_and_progress_carry() -> None:
     calls = [{"id": "1", "name": "f", "arguments": "{}"}]
     assert native.part_fields(parts) == {"reasoning": "ab", "tool_calls": calls}
     assert native.part_fields([AnswerPart(content="a")]) == {}
+    begun = [AnswerPart(tool_call_delta=ToolCall(id, "f", "{")) for id in "12"]
+    deltas = [{"id": id, "name": "f", "arguments": "{"} for id in "12"]
+    assert native.part_fields(begun) == {"tool_call_deltas": deltas}
+    told = native.part_fields([begun[0], AnswerPart(tool_call=call), begun[1]])
+    assert told == {"tool_call_deltas": deltas[1:], "tool_calls": calls}
     progress = LoadProgress(stage="weights", done=1, total=2)
     assert native.progress_fields(progress) == {"stage": "weights", "done": 1, "total": 2}
 

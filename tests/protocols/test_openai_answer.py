@@ -124,6 +124,23 @@ def test_calls_are_numbered_through_a_stream() -> None:
     assert choices(answer, [[growing]]) == []
 
 
+def test_arguments_come_in_pieces_after_a_name() -> None:
+    answer, growing = Answer(parse_chat(json.dumps(HELLO | {"stream": True, "logprobs": True}).encode()), "m"), Sample()
+    pieces = [AnswerPart(tool_call_delta=ToolCall("1", "f", text)) for text in ('{"a"', ": ", '"b')]
+    ends = [AnswerPart(tool_call=ToolCall("1", "f", '{"a": "bc"}')), *CALLS[1:]]
+    found = []
+    for parts in (pieces[:1], pieces[1:], ends):
+        growing.add(GenerateOutput(rid="r", parts=parts, token_ids=(1,), logprobs=[TokenLogprobs((-0.5, 1, "x"))]))
+        found += choices(answer, [[growing]])
+    named = {"index": 0, "id": "1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    told = [({"index": 0, "function": {"arguments": text}}) for text in ('{"a"', ': "b', 'c"}')]
+    other = {"index": 1, "id": "2", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert [call for choice in found for call in choice["delta"].get("tool_calls", ())] == [named, *told, other]
+    assert sum(len(choice["logprobs"]["content"]) for choice in found if choice["logprobs"]) == 3
+    (message,) = [choice["message"] for choice in whole(growing)["choices"]]
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"a": "bc"}', "{}"]
+
+
 def test_text_is_in_one_chunk_with_its_tokens() -> None:
     call = parse_chat(json.dumps(HELLO | {"stream": True, "logprobs": True}).encode())
     thought, *texts = [AnswerPart(reasoning="hm"), *(AnswerPart(content=text) for text in ("he", "", " was"))]

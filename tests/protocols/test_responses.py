@@ -24,7 +24,10 @@ OUTPUTS = [
     GenerateOutput(rid="r", parts=[AnswerPart(reasoning="h")], token_ids=(1,)),
     GenerateOutput(rid="r", parts=[AnswerPart(reasoning="m"), AnswerPart(content="ye")], token_ids=(2, 3)),
     GenerateOutput(rid="r", parts=[AnswerPart(content="s"), AnswerPart(tool_call=ToolCall("1", "f", "{}"))]),
-    GenerateOutput(rid="r", parts=[AnswerPart(tool_call=ToolCall("2", "g", "{}"))], finish_reason=FinishReason("stop")),
+    GenerateOutput(rid="r", parts=[AnswerPart(tool_call_delta=ToolCall("2", "g", each)) for each in ('{"a"', ": ")]),
+    GenerateOutput(
+        rid="r", parts=[AnswerPart(tool_call=ToolCall("2", "g", '{"a": 1}'))], finish_reason=FinishReason("stop")
+    ),
 ]
 
 
@@ -73,9 +76,11 @@ def test_items_are_the_same_however_they_came() -> None:
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call", "function_call"]
     assert {item["status"] for item in whole["output"]} == {whole["status"]} == {"completed"}
     streamed = made()
-    told = b"".join(streamed.chunk(OUTPUTS[:end]) for end in range(1, 5)) + streamed.end(OUTPUTS, sample(), None, 3.7)
+    told = b"".join(streamed.chunk(OUTPUTS[:end]) for end in range(1, 6)) + streamed.end(OUTPUTS, sample(), None, 3.7)
     assert events(told)[-1]["response"] == whole
     assert (whole["created_at"], whole["completed_at"]) == (1, 3)
+    grown = [event["delta"] for event in events(told) if event["type"] == "response.function_call_arguments.delta"]
+    assert grown == ["{}", '{"a"', ": ", "1}"]
     done = [event["item"] for event in events(told) if event["type"] == "response.output_item.done"]
     assert done == whole["output"]
     again = made()
@@ -91,6 +96,9 @@ def test_a_response_that_fails_says_why_and_keeps_what_came() -> None:
     response = told[-1]["response"]
     assert (response["status"], response["error"]["message"]) == ("failed", "the engine died")
     assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+    told = events(made().end(OUTPUTS[:4], Sample(), InternalError("the engine died"), 3.7))
+    last = told[-1]["response"]["output"][-1]
+    assert (last["name"], last["arguments"], last["status"]) == ("g", '{"a": ', "incomplete")
 
 
 def test_an_answer_of_nothing_is_an_empty_message() -> None:

@@ -141,12 +141,20 @@ def test_a_call_that_is_cut_is_an_incomplete_item(client: openai.OpenAI) -> None
 
 
 def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
-    told = list(ask(client, stream=True, **CALL))
-    names = [event.type.removeprefix("response.") for event in told]
-    call = ["function_call_arguments.delta", "function_call_arguments.done"]
-    assert names == ["created", "in_progress", "output_item.added", *call, "output_item.done", "completed"]
+    text = {"type": "object", "properties": {"text": {"type": "string", "minLength": 300, "maxLength": 400}}}
+    asked = {**CALL, "tools": [{"type": "function", "name": "write", "parameters": {**text, "required": ["text"]}}]}
+    told = list(ask(client, stream=True, **asked))
+    deltas = [event for event in told if event.type == "response.function_call_arguments.delta"]
+    names = [event.type.removeprefix("response.") for event in told if event not in deltas]
+    done = ["function_call_arguments.done", "output_item.done", "completed"]
+    assert names == ["created", "in_progress", "output_item.added", *done]
+    assert told[3:-3] == deltas
+    assert len(deltas) > 10, "it comes as it is written"
     assert told[-1].response.output == [told[-2].item]
-    assert told[3].delta == told[4].arguments == told[-2].item.arguments
+    assert "".join(event.delta for event in deltas) == told[-3].arguments == told[-2].item.arguments
+    with client.responses.stream(model="any", input="hello", **asked, temperature=0, extra_body=TOGETHER) as stream:
+        snapshots = [event.snapshot for event in stream if event.type == "response.function_call_arguments.delta"]
+        assert stream.get_final_response().output[0].arguments == snapshots[-1] == told[-2].item.arguments
 
 
 @pytest.mark.parametrize(
@@ -158,7 +166,7 @@ def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
 )
 def test_a_choice_narrows_the_tools(client: openai.OpenAI, choice: dict[str, Any]) -> None:
     (call,) = ask(client, **{**CALL, "tool_choice": choice}).output
-    assert (call.name, call.arguments) == ("get_time", "{}")
+    assert (call.name, json.loads(call.arguments)) == ("get_time", {})
 
 
 def test_the_oldest_turns_make_room_for_the_answer(client: openai.OpenAI) -> None:

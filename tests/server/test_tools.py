@@ -74,6 +74,10 @@ class Order(BaseModel):
     amount: int = Field(multiple_of=5, ge=0, le=100)
 
 
+class Letter(BaseModel):
+    text: str = Field(json_schema_extra={"minLength": 300, "maxLength": 400})
+
+
 class Link(BaseModel):
     link: HttpUrl
 
@@ -98,14 +102,24 @@ def test_a_function_of_ordinary_types_can_be_required(client: openai.OpenAI) -> 
         assert refused.value.param == "tools"
 
 
+def name_of(calls: list[Any], number: int) -> str:
+    return "".join(call.function.name or "" for call in calls if call.index == number)
+
+
+def arguments_of(calls: list[Any], number: int) -> str:
+    return "".join(call.function.arguments for call in calls if call.index == number)
+
+
 def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> None:
     asked = {"tools": TOOLS, "tool_choice": "required", "seed": 3, "temperature": 1.0, "logprobs": True}
     whole = ask(client, **asked).choices[0]
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **asked))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     calls = [call for delta in deltas for call in delta.tool_calls or ()]
-    assert [call.index for call in calls] == list(range(len(calls)))
-    told = [(call.function.name, call.function.arguments) for call in calls]
+    numbers = [call.index for call in calls if call.id]
+    assert numbers == list(range(len(numbers)))
+    assert sorted(numbers) == sorted({call.index for call in calls})
+    told = [(name_of(calls, number), arguments_of(calls, number)) for number in numbers]
     assert told == [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or ()]
     ended = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
     assert ended == [whole.finish_reason]
@@ -119,6 +133,33 @@ def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> Non
 WEATHER = {"type": "function", "function": {"name": "get_weather"}}
 
 
+def test_the_clients_own_stream_has_arguments_that_grow(client: openai.OpenAI) -> None:
+    tools = [openai.pydantic_function_tool(Letter)]
+    asked = {"model": "any", "messages": ASK, "tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    asked |= {"max_tokens": 1200, "n": 2, "seed": 1, "extra_body": {"separate_reasoning": False}}
+    with client.chat.completions.stream(**asked) as stream:
+        deltas = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        choices = stream.get_final_completion().choices
+    assert len(deltas) > 20
+    whole = client.chat.completions.parse(**asked).choices
+    for streamed, choice in zip(choices, whole, strict=True):
+        (call,), (same,) = streamed.message.tool_calls, choice.message.tool_calls
+        assert call.function.arguments == same.function.arguments
+        assert isinstance(call.function.parsed_arguments, Letter)
+        assert streamed.finish_reason == "tool_calls"
+
+
+def test_a_stop_string_in_a_call_cuts_it(client: openai.OpenAI) -> None:
+    asked = {"tools": TOOLS, "tool_choice": WEATHER, "stop": ["days"], "seed": 1}
+    (choice,) = ask(client, **asked).choices
+    (call,) = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content) == ("stop", None)
+    assert (*call.function.arguments.split('"')[1::2], "days") == ("city", "Rom", "", "days")
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    told = [each for chunk in chunks for each in chunk.delta.tool_calls or ()]
+    assert (arguments_of(told, 0), chunks[-1].finish_reason) == (call.function.arguments, "stop")
+
+
 @pytest.mark.parametrize(("tokens", "begun"), [(5, False), (25, False), (60, True)])
 def test_a_call_that_is_cut_is_told_as_far_as_it_goes(client: openai.OpenAI, tokens: int, begun: bool) -> None:
     asked = {"tools": TOOLS, "tool_choice": WEATHER, "max_tokens": tokens, "seed": 1}
@@ -129,8 +170,8 @@ def test_a_call_that_is_cut_is_told_as_far_as_it_goes(client: openai.OpenAI, tok
     assert all(call.function.arguments.startswith("{") for call in calls)
     chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
     assert not any(chunk.delta.content for chunk in chunks)
-    told = [call.function.arguments for chunk in chunks for call in chunk.delta.tool_calls or ()]
-    assert told == [call.function.arguments for call in calls]
+    told = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert arguments_of(told, 0) == "".join(call.function.arguments for call in calls)
     assert chunks[-1].finish_reason == "length"
 
 
@@ -153,6 +194,15 @@ def test_a_function_that_was_not_offered_is_no_call(client: openai.OpenAI, calli
     chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
     assert not any(chunk.delta.tool_calls for chunk in chunks)
     assert "".join(chunk.delta.content or "" for chunk in chunks) == wanted
+
+
+def test_a_call_that_no_grammar_sees_to_comes_whole(client: openai.OpenAI) -> None:
+    form = {"regex": r'<tool_call>\{"name": "get_time", "arguments": \{\}\}</tool_call>', "separate_reasoning": False}
+    asked = {"tools": TOOLS[1:], "max_tokens": 1500, "temperature": 0, "extra_body": form}
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert calls
+    assert all((call.id, call.type, json.loads(call.function.arguments)) == (call.id, "function", {}) for call in calls)
 
 
 def test_results_go_back_through_the_template(client: openai.OpenAI) -> None:

@@ -1,0 +1,82 @@
+"""Calls that a grammar holds to their form: their arguments are told as they are written, to the letter.
+
+What is told is never taken back, so of all other calls nothing is told before they are read. Knows no templates.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from nbgen.engine.open_call import JsonValue
+from nbgen.messages import AnswerPart, ToolCall
+
+#: What some templates demand of a call's id: nine letters and digits.
+ID_LENGTH = 9
+
+
+class CallBegins(NamedTuple):
+    """What a grammar wants to the letter before a call's arguments, which are JSON; and by that the function's name.
+
+    `opening` stands where a field of calls opens, `following` after the arguments of another call of that field.
+    """
+
+    opening: Mapping[str, str] = {}
+    following: Mapping[str, str] = {}
+
+
+NO_BEGINS = CallBegins()
+
+
+class CertainCalls:
+    """Those of one field, searched from `start` on, of which the first begins at `latest` or before it."""
+
+    def __init__(self, begins: CallBegins, start: int, latest: int) -> None:
+        #: Calls that have begun.
+        self.count = 0
+        self._begins, self._following = begins
+        #: Where the arguments begin, or the next call may; up to where they were told.
+        self._start = self._told = start
+        self._latest = latest
+        self._call = ToolCall(id="", name="", arguments="")
+        self._arguments: JsonValue | None = None
+
+    def read(self, text: str) -> Iterator[AnswerPart]:
+        """What is new of them."""
+        while (json := self._arguments or self._begun(text)) is not None:
+            json.read(text, len(text))
+            if json.end is not None:
+                yield AnswerPart(tool_call=self._with(text[self._start : json.end]))
+                self._begins, self._arguments = self._following, None
+                self._start = self._latest = json.end
+                continue
+            new, self._told = text[self._told : json.broken], json.broken or len(text)
+            if new:
+                yield AnswerPart(tool_call_delta=self._with(new))
+            return
+
+    def rest(self, text: str) -> Iterator[AnswerPart]:
+        """The one whose arguments have no end, where no more comes."""
+        if self._arguments is not None:
+            yield AnswerPart(tool_call=self._with(text[self._start : self._told]), cut=True)
+
+    def _begun(self, text: str) -> JsonValue | None:
+        """The arguments of the next call, once they begin."""
+        for begin, name in self._begins.items():
+            place = text.find(begin, self._start, self._latest + len(begin))
+            if place >= 0 and text.startswith("{", place + len(begin)):
+                self.count += 1
+                self._start = self._told = place + len(begin)
+                self._call = ToolCall(id=new_id(), name=name, arguments="")
+                self._arguments = JsonValue(self._start)
+                break
+        return self._arguments
+
+    def _with(self, arguments: str) -> ToolCall:
+        return ToolCall(id=self._call.id, name=self._call.name, arguments=arguments)
+
+
+def new_id() -> str:
+    """An id for a call."""
+    return uuid.uuid4().hex[:ID_LENGTH]
