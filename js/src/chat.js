@@ -7,7 +7,7 @@ import { Compose, WAIT } from "./compose.js";
 import { contentOf, mediaOf, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
 import { Empty } from "./empty.js";
-import { Following } from "./following.js";
+import { WayBack } from "./following.js";
 import { common, Frame } from "./frame.js";
 import { tellTurns } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
@@ -26,7 +26,7 @@ export class Chat {
   #unheard = null; // the run that is to stop once the server is there again
   #frame;
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
-  #following = new Following(this.#log);
+  #following = new WayBack(this.#log);
   #empty = new Empty();
   #compose;
   #files;
@@ -92,7 +92,7 @@ export class Chat {
       key: (event) => this.#key(event),
       sized: true,
       tools: [h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat")],
-      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#log],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#log, this.#following.element],
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
@@ -300,7 +300,7 @@ export class Chat {
   #uncalled(words) {
     const turn = this.#live;
     this.#end(turn, words);
-    this.#view(turn).finish(`${numbers(turn)} · ${words}`);
+    this.#view(turn).finish([numbers(turn), words].filter(Boolean).join(" · "));
     this.#show();
   }
 

@@ -187,7 +187,7 @@ export class Stream {
 }
 
 function button(words, label, click) {
-  return h("button", { type: "button", class: "nbgen-small", "aria-label": label, hidden: true, click }, words);
+  return h("button", { type: "button", class: "nbgen-small", "aria-label": label, title: label, hidden: true, click }, words);
 }
 
 function legend() {
