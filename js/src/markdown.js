@@ -77,7 +77,7 @@ function link(href, children) {
 }
 
 function list(token, depth) {
-  const items = token.items.map((item) => h("li", {}, ...(item.task ? [item.checked ? "☑ " : "☐ "] : []), ...nodes(item.tokens, depth)));
+  const items = token.items.map((item) => h("li", { class: item.task && "nbgen-task" }, ...(item.task ? [item.checked ? "☑ " : "☐ "] : []), ...nodes(item.tokens, depth)));
   const start = token.ordered && token.start !== 1 ? { start: token.start } : {};
   return h(token.ordered ? "ol" : "ul", start, ...items);
 }

@@ -79,6 +79,14 @@ test("the languages of notebooks are coloured, by the names that models give the
   }
 });
 
+test("code that is nested or repeated beyond measure stays plain", () => {
+  const colours = (language, code) => String(page(`\`\`\`${language}\n${code}\n\`\`\``)).includes("nbgen-hl-");
+  assert.ok(!colours("rust", "/*".repeat(9000)));
+  assert.ok(colours("cpp", "int a = 1;\n".repeat(300)));
+  assert.ok(!colours("cpp", "int a = 1;\n".repeat(400)));
+  assert.ok(colours("python", "a = 1\n".repeat(1000)));
+});
+
 test("maths is what the notebook's outputs take for it", () => {
   const shown = (root) => [...root.elements()].map(({ attributes }) => attributes).filter((made) => /^nbgen-(maths|formula)$/.test(made.class));
   for (const [text, formulas] of MATHS) {
@@ -115,7 +123,7 @@ test("markup means what it says", () => {
   shows("# T\n\n1. x\n2. y", "<h3>T</h3><ol><li>x</li><li>y</li></ol>");
   shows("<b>raw</b> &amp; &#65;", "<p>&lt;b>raw&lt;/b> &amp; A</p>");
   shows("[x](javascript:alert(1))", "<p>x</p>");
-  shows("- [x] done", "<ul><li>☑ done</li></ul>");
+  shows("- [x] done", '<ul><li class="nbgen-task">☑ done</li></ul>');
 });
 
 test("an image is a link, since loading it would tell its server", () => {
