@@ -154,7 +154,7 @@ export class Attachments {
   }
 
   #item(file) {
-    const remove = h("button", { type: "button", class: "nbgen-remove", "aria-label": `Remove ${file.name}`, click: () => this.#remove(file) }, "×");
+    const remove = h("button", { type: "button", class: "nbgen-remove", "aria-label": `Remove ${file.name}`, title: "Remove", click: () => this.#remove(file) }, "×");
     return Object.assign(h("li", {}, KINDS[file.kind].show(file.url, file.name), remove), { file });
   }
 }

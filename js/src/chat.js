@@ -89,7 +89,7 @@ export class Chat {
       key: (event) => this.#key(event),
       sized: true,
       tools: [h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat")],
-      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#conversation.element],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#conversation.element, this.#conversation.following.element],
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
@@ -322,7 +322,7 @@ export class Chat {
   #uncalled(words) {
     const turn = this.#live;
     this.#end(turn, words);
-    this.#view(turn).finish(`${numbers(turn)} · ${words}`);
+    this.#view(turn).finish([numbers(turn), words].filter(Boolean).join(" · "));
     this.#show();
   }
 

@@ -4,13 +4,13 @@
 import { textOf } from "./content.js";
 import { h } from "./dom.js";
 import { Empty } from "./empty.js";
-import { Following } from "./following.js";
+import { WayBack } from "./following.js";
 import { Answer, numbers, Question } from "./message.js";
 import { Tree } from "./tree.js";
 
 export class Conversation {
   element = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
-  following = new Following(this.element);
+  following = new WayBack(this.element);
   empty = new Empty();
   #views = new Map();
   #actions;

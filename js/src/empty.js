@@ -3,13 +3,15 @@
 import { h } from "./dom.js";
 
 const ASK = "Ask something. Answers stream in here";
+const KEYS = "Shift+Enter begins a new line, ↑ edits the last message, {{name}} puts in a variable of the notebook.";
 const ALONE = "Whatever was written here stands below.";
 
 export class Empty {
-  element = h("p", { class: "nbgen-empty" }, `${ASK}.`);
+  #ask = h("span", {}, `${ASK}.`);
+  element = h("p", { class: "nbgen-empty" }, this.#ask, h("small", {}, KEYS));
 
   open({ needsKernel }) {
-    if (!needsKernel) this.element.textContent = `${ASK}, also while the kernel is busy.`;
+    if (!needsKernel) this.#ask.textContent = `${ASK}, also while the kernel is busy.`;
   }
 
   /** What is left where there is no kernel any more stands in the transcript. */

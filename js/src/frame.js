@@ -78,7 +78,7 @@ export class Frame {
   /** How far loading is; `total` is 0 where nothing can be counted. The bar tells it: words that change are read out. */
   progress({ stage, done, total }) {
     this.say(STATES.loading, stage);
-    this.#share.textContent = total ? `${Math.floor((100 * done) / total)} %` : "";
+    this.#share.textContent = total ? `${Math.floor((100 * done) / total)}%` : "";
     this.#loading.hidden = false;
     if (total) this.#bar.value = done / total;
     else this.#bar.removeAttribute("value");

@@ -85,7 +85,7 @@ function link(href, children) {
 }
 
 function list(token, depth) {
-  const items = token.items.map((item) => h("li", {}, ...(item.task ? [item.checked ? "☑ " : "☐ "] : []), ...nodes(item.tokens, depth)));
+  const items = token.items.map((item) => h("li", { class: item.task && "nbgen-task" }, ...(item.task ? [item.checked ? "☑ " : "☐ "] : []), ...nodes(item.tokens, depth)));
   const start = token.ordered && token.start !== 1 ? { start: token.start } : {};
   return h(token.ordered ? "ol" : "ul", start, ...items);
 }
@@ -101,7 +101,7 @@ function codeBlock(token) {
   const language = /^[\w+#-]*/.exec(token.lang ?? "")[0].toLowerCase();
   const code = h("code", {}, ...(complete ? highlight(token.text, language) : [token.text]));
   const toCell = (words, label, replace) => {
-    const button = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": label }, words);
+    const button = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": label, title: label }, words);
     const detail = () => ({ code: code.textContent, replace });
     button.addEventListener("click", () => button.dispatchEvent(new CustomEvent(INSERT, { bubbles: true, detail: detail() })));
     return button;
@@ -109,7 +109,7 @@ function codeBlock(token) {
   const insert = toCell("Insert below", "Insert code in a cell below", false);
   const replace = toCell("Replace", "Replace the cell below with this code", true);
   const copy = copyButton("Copy code", () => code.textContent);
-  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), insert, replace, copy);
+  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), copy, insert, replace);
   return h("div", { class: "nbgen-code" }, bar, scroller(`Code${language && `, ${language}`}`, "pre", {}, code));
 }
 

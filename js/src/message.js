@@ -29,7 +29,7 @@ export class Question {
     this.#versions = new Versions(turn, actions);
     this.#bubble = h("div", { class: "nbgen-bubble" }, ...media(turn.content), textOf(turn.content));
     this.#pen = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
-    this.#foot = h("div", { class: "nbgen-foot" }, this.#versions.element, this.#pen);
+    this.#foot = h("div", { class: "nbgen-foot" }, this.#pen, this.#versions.element);
     this.element = h("article", { class: "nbgen-user", "aria-label": "You" }, this.#bubble, this.#foot);
   }
 
@@ -106,7 +106,7 @@ class Versions {
 
   constructor(turn, actions) {
     const step = (by, words, sign) =>
-      h("button", { type: "button", class: "nbgen-quiet", "aria-label": words, click: () => actions.step(turn, by) }, sign);
+      h("button", { type: "button", class: "nbgen-quiet", "aria-label": words, title: words, click: () => actions.step(turn, by) }, sign);
     this.element = h("span", { class: "nbgen-versions", hidden: true }, step(-1, "Previous version", "‹"), this.#count, step(1, "Next version", "›"));
   }
 
@@ -278,14 +278,17 @@ export class Answer {
   }
 }
 
-/** "42 tokens · 0.03 s to first token · 210 tokens/s · stop". */
+/** How an answer ended, where that is not by itself; as Python says it (nbgen/notebook/result.py). */
+const ENDINGS = { stop: "", tool_calls: "", length: "cut off", abort: "stopped" };
+
+/** "42 tokens · 0.03 s to first token · 210 tokens/s · stopped". */
 export function numbers({ finish_reason, usage, ttft_s, tokens_per_s }) {
   const tokens = usage?.completion_tokens;
   const parts = [
     tokens != null && `${tokens} token${tokens === 1 ? "" : "s"}`,
     ttft_s != null && `${duration(ttft_s)} to first token`,
     tokens_per_s != null && `${Math.round(tokens_per_s)} tokens/s`,
-    finish_reason?.type === "abort" ? "stopped" : finish_reason?.type,
+    ENDINGS[finish_reason?.type] ?? finish_reason?.type,
   ];
   return parts.filter(Boolean).join(" · ");
 }

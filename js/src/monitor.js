@@ -103,7 +103,7 @@ class Monitor {
     const of = total ? ` of ${bytes(total)}` : "";
     this.#memory.show(bytes(used) + of, { share: total ? used / total : 0, series: this.#memories });
     const share = blocks ? (blocks - free) / blocks : 0;
-    this.#cache.show(`${Math.round(share * 100)} %`, { share });
+    this.#cache.show(`${Math.round(share * 100)}%`, { share });
     const { running = 0, waiting = 0 } = pulse;
     this.#requests.show(`${running} running, ${waiting} waiting`);
     this.stop.disabled = !(running || waiting);

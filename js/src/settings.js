@@ -14,7 +14,7 @@ const NUMBERS = [
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: "any", placeholder: "0" },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: "any", placeholder: "0" },
   { name: "max_new_tokens", label: "Longest answer (tokens)", min: 1, step: 1, placeholder: "no limit" },
-  { name: "sampling_seed", label: "Seed", step: 1, placeholder: "another each time" },
+  { name: "sampling_seed", label: "Seed", step: 1, placeholder: "random" },
 ];
 const CUSTOM = "Custom";
 const SHAPE = ["temperature", "top_p", "top_k", "min_p"];

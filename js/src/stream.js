@@ -26,6 +26,7 @@ export class Stream {
   #note = h("span", { class: "nbgen-note" });
   #more = button("More", "Go on where it ended", () => this.#goOn());
   #undo = button("Undo", "Back to the text before", () => this.#back());
+  #copy = copyButton("Copy text", () => this.#prompt + this.#view.text);
   #alert = h("div", { class: "nbgen-error", role: "alert", hidden: true });
 
   #handlers = {
@@ -49,7 +50,7 @@ export class Stream {
     const send = (text) => text && this.#begin(text);
     this.#compose = new Compose({ send, stop: () => this.#stop(), wait: () => this.#frame.say(WAIT), placeholder: "Text to continue", rows: 2, words: WORDS });
     this.#compose.text = model.get("prompt");
-    const foot = h("div", { class: "nbgen-foot" }, this.#note, this.#more, this.#undo, copyButton("Copy text", () => this.#prompt + this.#view.text));
+    const foot = h("div", { class: "nbgen-foot" }, this.#note, this.#more, this.#undo, this.#copy);
     this.#frame = new Frame(model, {
       name,
       label: "Completion",
@@ -182,12 +183,13 @@ export class Stream {
   #rest(words) {
     this.#frame.rest(words);
     this.#more.hidden = !this.#view.tokens.length;
+    this.#copy.hidden = !this.#view.text;
     this.#undo.hidden = !this.#before.length;
   }
 }
 
 function button(words, label, click) {
-  return h("button", { type: "button", class: "nbgen-small", "aria-label": label, hidden: true, click }, words);
+  return h("button", { type: "button", class: "nbgen-small", "aria-label": label, title: label, hidden: true, click }, words);
 }
 
 function legend() {

@@ -15,7 +15,7 @@ export function token([id, text, logprob, top = [], offset]) {
 
 const percent = (logprob) => {
   const p = 100 * Math.exp(logprob ?? -Infinity);
-  return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "<0.1"} %`;
+  return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "<0.1"}%`;
 };
 
 /** Text with its spaces and line ends to be seen. */

@@ -17,5 +17,6 @@ test("where there is no kernel any more, nobody is told to ask", () => {
   empty.hear({ alone: false });
   assert.match(empty.element.textContent, /Ask/);
   empty.hear({ alone: true });
+  assert.doesNotMatch(empty.element.textContent, /Enter/);
   assert.match(empty.element.textContent, /stands below/);
 });

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Following } from "../src/following.js";
+import "./page.js";
+import { Following, WayBack } from "../src/following.js";
 
 /** An element 100 high whose text can grow. */
 class Scroller {
@@ -96,4 +97,22 @@ test("where the browser undoes a step up, the reader's way down alone begins it 
   scroller.scrollTop += 5;
   grow();
   assert.equal(left(), 0);
+});
+
+test("a reader who has left the end has a button that leads back", () => {
+  const scroller = new Scroller();
+  scroller.focus = () => (scroller.focused = true);
+  const following = new WayBack(scroller);
+  following.toEnd();
+  assert.equal(following.element.attributes.hidden, "");
+  scroller.heard.wheel({ deltaY: -1 });
+  scroller.scrollTop -= 50;
+  scroller.heard.scroll();
+  assert.equal(following.element.hidden, false);
+  following.element.childNodes[0].click();
+  assert.equal(following.element.hidden, true);
+  assert.equal(scroller.scrollTop, 400);
+  assert.ok(scroller.focused);
+  following.during(() => (scroller.scrollHeight += 20));
+  assert.equal(scroller.scrollTop, 420);
 });

@@ -70,8 +70,25 @@ test("complete code is coloured, whatever it says, and keeps every character", (
   assert.ok(!String(page(`\`\`\`python\n${code}`)).includes("nbgen-hl"), "not while it grows");
 });
 
+test("the languages of notebooks are coloured, by the names that models give them", () => {
+  const written = { julia: "function f(x) x end", jl: "function f(x) x end", r: "f <- function(x) 1", R: "f <- function(x) 1", python3: "def f(): pass", yaml: "a: 1", html: "<b>x</b>", "c++": "int main() {}", c: "int main() {}", ts: "const a = 1", rust: "fn main() {}", go: "func main() {}", java: "class A {}", diff: "+ a", console: "cd x" };
+  for (const [language, code] of Object.entries(written)) {
+    const shown = page(`\`\`\`${language}\n${code}\n\`\`\``);
+    assert.match(String(shown), /class="nbgen-hl-/, language);
+    assert.ok(shown.textContent.includes(code), language);
+  }
+});
+
+test("code that is nested or repeated beyond measure stays plain", () => {
+  const colours = (language, code) => String(page(`\`\`\`${language}\n${code}\n\`\`\``)).includes("nbgen-hl-");
+  assert.ok(!colours("rust", "/*".repeat(9000)));
+  assert.ok(colours("cpp", "int a = 1;\n".repeat(300)));
+  assert.ok(!colours("cpp", "int a = 1;\n".repeat(400)));
+  assert.ok(colours("python", "a = 1\n".repeat(1000)));
+});
+
 test("maths is what the notebook's outputs take for it", () => {
-  const shown = (root) => [...root.elements()].map(({ attributes }) => attributes).filter(({ title }) => title !== undefined);
+  const shown = (root) => [...root.elements()].map(({ attributes }) => attributes).filter((made) => /^nbgen-(maths|formula)$/.test(made.class));
   for (const [text, formulas] of MATHS) {
     const found = shown(page(text)).map((made) => [made.title, made.class === "nbgen-formula"]);
     assert.deepEqual(found, formulas, JSON.stringify(text));
@@ -110,7 +127,7 @@ test("markup means what it says", () => {
   shows("# T\n\n1. x\n2. y", "<h3>T</h3><ol><li>x</li><li>y</li></ol>");
   shows("<b>raw</b> &amp; &#65;", "<p>&lt;b>raw&lt;/b> &amp; A</p>");
   shows("[x](javascript:alert(1))", "<p>x</p>");
-  shows("- [x] done", "<ul><li>☑ done</li></ul>");
+  shows("- [x] done", '<ul><li class="nbgen-task">☑ done</li></ul>');
 });
 
 test("an image is a link, since loading it would tell its server", () => {

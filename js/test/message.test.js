@@ -8,6 +8,11 @@ test("the time to the first token is told in milliseconds where hundredths of se
   assert.deepEqual(said, ["1 ms", "1 ms", "4 ms", "10 ms", "0.01 s", "1.23 s"].map((time) => `${time} to first token`));
 });
 
+test("how an answer ended is told where that is not by itself", () => {
+  const said = ["stop", "tool_calls", "length", "abort"].map((type) => numbers({ usage: { completion_tokens: 1 }, finish_reason: { type } }));
+  assert.deepEqual(said, ["1 token", "1 token", "1 token · cut off", "1 token · stopped"]);
+});
+
 test("an answer that had no room, also one that was kept, is not tried again", () => {
   globalThis.cancelAnimationFrame = () => {};
   const buttons = (message) => {

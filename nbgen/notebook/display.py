@@ -147,7 +147,7 @@ class ProgressLine:
         self._first = self._line = ""
 
     def show(self, text: str, fraction: float | None = None) -> None:
-        line = text if fraction is None else f"{text} {fraction:.0%}"
+        line = text if fraction is None else f"{text} · {fraction:.0%}"
         if line == self._line:
             return
         if self._output is not None:

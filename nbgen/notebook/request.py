@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nbgen.errors import InvalidRequest, no_character
+from nbgen.errors import InvalidRequest, no_character, renamed
 from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.notebook.turns import NAMES
@@ -20,6 +20,8 @@ from nbgen.sampling_params import SamplingParams, WrongType
 #: Of a message; calls and their results have more than others.
 MEMBERS = {"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"}
 Prompt = str | Sequence[Mapping[str, Any]]
+#: What a refusal says of JSON, as Python calls it.
+IN_PYTHON = {"null": "None", "array": "list", "object": "dict"}
 
 
 def run_body(
@@ -137,7 +139,7 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise no_character(error) from None
     except WrongType as error:  # a difference that only SGLang's clients hear of
-        raise InvalidRequest(error.message, field=error.field) from None
+        raise renamed(InvalidRequest(error.message, field=error.field), IN_PYTHON) from None
 
 
 def one_answer(params: dict[str, Any]) -> dict[str, Any]:

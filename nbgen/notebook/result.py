@@ -96,7 +96,7 @@ class Result(Turns):
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else self.text[:59] + "…"
-        return f"Result({start!r}, {self.caption or 'still to come'})"
+        return f"Result({start!r}, {self.caption or self.finish_reason or 'still to come'})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -125,10 +125,12 @@ class Result(Turns):
 
     @property
     def _ending(self) -> str | None:
-        """Why it ended, in words."""
+        """Why it ended, in words; None where it did so by itself."""
         if self.finish_reason == "length":
             limit = self._limit
             return "cut off at the context's end" if limit is None else f"cut off at max_new_tokens={limit}"
+        if self.finish_reason in ("stop", "tool_calls"):
+            return None
         return "stopped" if self.finish_reason == "abort" else self.finish_reason
 
     @property

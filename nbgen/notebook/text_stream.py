@@ -68,6 +68,8 @@ class TextStream:
         self._silent = True
 
     def __repr__(self) -> str:
+        if not (self.result.text or self.result.finish_reason):
+            return "<stream, not read yet: `for text in …` reads it, and nbgen.generate gives the whole at once>"
         return f"<stream, {self.result.finish_reason or 'open'}: {self.result.text[-60:]!r}>"
 
     def __iter__(self) -> Iterator[str]:

@@ -67,9 +67,9 @@ def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Res
     """What was asked, and each answer below its label."""
     if not any(result.text or result.finish_reason for _, result in answers):
         return _EMPTY
-    plain = [f"{label}: {visible(result.text)} ({result.caption})" for label, result in answers]
+    plain = [f"{label}: {visible(result.text)}" + _noted(" ({})", result.caption) for label, result in answers]
     parts = [
-        f"**{as_typed(label)}**\n\n{as_markdown(result.text)}\n\n*({as_typed(result.caption)})*"
+        f"**{as_typed(label)}**\n\n{as_markdown(result.text)}" + _noted("\n\n*({})*", as_typed(result.caption))
         for label, result in answers
     ]
     head = f"Comparison: {_counted(len(answers), 'answer')}"
@@ -84,6 +84,10 @@ def continuation(text: str) -> Bundle:
     if not text:
         return _EMPTY
     return {"text/plain": visible(text), "text/markdown": _folded("Text", [as_typed(text)])}
+
+
+def _noted(form: str, caption: str) -> str:
+    return form.format(caption) if caption else ""
 
 
 def _counted(count: int, noun: str) -> str:

@@ -89,7 +89,7 @@ def test_loading_is_not_read_out_step_by_step(opened: Notebook, panel: Panel, pa
     panel.ask("hello")
     until(lambda: "Loading model" in said())
     assert not [words for words in said() if "%" in words]
-    assert seen.json_value() == ["42 %"]
+    assert seen.json_value() == ["42%"]
     expect(panel.answers.get_by_role("alert")).to_be_visible()
 
 
@@ -109,4 +109,4 @@ def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: 
     "opened", ["from nbgen.notebook import display\ndisplay.ProgressLine().show('rows', 0.3)"], indirect=True
 )
 def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
-    expect(page.get_by_role("progressbar", name="rows 30%")).to_be_visible()
+    expect(page.get_by_role("progressbar", name="rows · 30%")).to_be_visible()

@@ -257,8 +257,11 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     panel.goes_on()
     assert log.evaluate("log => log.scrollTop") == 0
     expect(page.get_by_text("Options", exact=True)).to_be_focused()
-    log.press("End")
+    back = page.get_by_role("button", name="To the end")
+    back.click()
     until(lambda: log.evaluate(below) < 1)
+    expect(log).to_be_focused()
+    expect(back).to_be_hidden()
     log.hover()
     for up in (lambda: page.mouse.wheel(0, -5), lambda: log.press("ArrowUp")):
         up()
@@ -308,3 +311,7 @@ def test_it_follows_the_theme(opened: Notebook, panel: Panel, page: Page, tmp_pa
     page.wait_for_function(f"{back} !== 'rgb(255, 255, 255)'")
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     page.screenshot(path=tmp_path / "dark.png")
+    assert page.evaluate("getComputedStyle(document.querySelector('.nbgen')).colorScheme") == "dark"
+    page.evaluate("document.body.style.setProperty('--jp-content-font-size1', '20px')")
+    expect(panel.answers.last.locator(".nbgen-text")).to_have_css("font-size", "20px")
+    page.evaluate("document.body.removeAttribute('style')")

@@ -24,7 +24,7 @@ def test_a_file_has_how_it_began_and_how_it_ended(capsys: pytest.CaptureFixture)
     line.show("one step")
     line.clear()
     ProgressLine().clear()
-    assert capsys.readouterr().err == "rows 10%\nrows 30%\nrows 10%\ndone\none step\n"
+    assert capsys.readouterr().err == "rows · 10%\nrows · 30%\nrows · 10%\ndone\none step\n"
 
 
 def test_what_was_said_is_not_said_again(terminal: pytest.CaptureFixture) -> None:
@@ -37,7 +37,7 @@ def test_what_was_said_is_not_said_again(terminal: pytest.CaptureFixture) -> Non
     line.show("rows", 0.501)
     line.clear()
     said = terminal.readouterr().err
-    assert said == "\rrows 10%\rrows 11%\rrows    \rdone\n\rrows 50%\r        \r"
+    assert said == "\rrows · 10%\rrows · 11%\rrows      \rdone\n\rrows · 50%\r          \r"
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_load_shows_its_stages(terminal: pytest.CaptureFixture) -> None:
     progress(None)
     parts = terminal.readouterr().err.split("\r")
     shown = [part.strip() for part in parts if part.strip()]
-    assert shown == [*(f"m: loading weights {percent}%" for percent in (0, 50, 100)), "m: trying the model"]
+    assert shown == [*(f"m: loading weights · {percent}%" for percent in (0, 50, 100)), "m: trying the model"]

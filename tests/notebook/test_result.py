@@ -18,10 +18,11 @@ def full() -> Result:
 def test_the_text_is_the_result() -> None:
     result = full()
     assert str(result) == "**hi**"
-    assert result.caption == "42 tokens · 0.03 s to first token · 210 tokens/s · stop"
+    assert result.caption == "42 tokens · 0.03 s to first token · 210 tokens/s"
     assert Result(ttft_s=0.004).caption == "4 ms to first token"
     assert Result(ttft_s=0.0).caption == "1 ms to first token"
     assert repr(result) == f"Result('**hi**', {result.caption})"
+    assert repr(Result(text="x", finish_reason="stop")) == "Result('x', stop)"
     assert result.to_dict()["usage"] == {"completion_tokens": 42}
 
 
@@ -71,7 +72,7 @@ def test_a_shown_result_says_that_it_was_cut_off_or_is_one_of_several() -> None:
     assert Result(finish_reason="length").caption == "cut off at max_new_tokens=128"
     several = Result(text="1", finish_reason="stop", others=["2", "3"], schema=Schema({"type": "integer"}))
     bundle, _ = several._repr_mimebundle_()
-    assert all("stop · 2 more in .texts" in shown for shown in bundle.values())
+    assert all("(2 more in .texts)" in shown for shown in bundle.values())
     assert set(bundle) == {"text/plain", "text/markdown", "text/html"}
 
 

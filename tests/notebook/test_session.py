@@ -288,7 +288,7 @@ def test_an_interrupted_load_says_that_it_goes_on(
         nbgen.load()
     shown = capsys.readouterr()
     assert "%nbgen unload" in shown.out
-    assert f"{Path(connected.client.model()['name']).name}: loading 50%" in shown.err
+    assert f"{Path(connected.client.model()['name']).name}: loading · 50%" in shown.err
 
 
 def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:

@@ -33,6 +33,7 @@ def stream(*events: tuple[str, dict[str, Any]], steps: list[Any] | None = None) 
 def test_an_answer_is_its_deltas_and_its_end() -> None:
     events = [("run", {"model": "m", "state": "running"}), delta("a"), delta("", 0), delta("b"), ("done", DONE)]
     answer = stream(*events)
+    assert repr(answer).startswith("<stream, not read yet: ")
     assert next(answer) == "a"
     assert repr(answer) == "<stream, open: 'a'>"
     assert list(answer) == ["b"]

@@ -47,12 +47,13 @@ def test_a_conversation_that_has_not_begun_shows_nothing() -> None:
 
 
 def test_a_comparison_has_each_answer_below_its_label() -> None:
-    answers = [("top_p 0.5", Result(text="**a** <b>", finish_reason="stop")), ("stop $x", Result(text="b"))]
+    answers = [("top_p 0.5", Result(text="**a** <b>", finish_reason="abort")), ("stop $x", Result(text="b"))]
     shown = comparison([{"role": "user", "content": "# hi"}], answers)
-    assert shown["text/plain"] == "You: # hi\n\ntop_p 0.5: **a** <b> (stop)\n\nstop $x: b ()"
+    assert shown["text/plain"] == "You: # hi\n\ntop_p 0.5: **a** <b> (stopped)\n\nstop $x: b"
     markdown = shown["text/markdown"]
     assert "<summary>Comparison: 2 answers</summary>\n\n**You**\n\n> &#35; hi" in markdown
-    assert "**top&#95;p 0.5**\n\n**a** &lt;b>\n\n*(stop)*" in markdown
+    assert "**top&#95;p 0.5**\n\n**a** &lt;b>\n\n*(stopped)*" in markdown
+    assert "*()*" not in markdown
     nothing = {"text/plain": "", "text/markdown": ""}
     assert comparison([], [("a", Result())]) == continuation("") == nothing
 
