@@ -60,7 +60,7 @@ SAID = {
         "The answer is 24 degrees and sun.",
         "That did not work. KeyError: 'Lima'",
         "The answer is 6912.",
-        "'arguments': '{\"on\": true}'",
+        "'name': 'lamp', 'arguments': '{\"on\":",
     ),
     "train_and_talk": (
         "Arr! I be a pirate, and this be my ship.",

@@ -154,6 +154,15 @@ def test_what_is_written_in_another_way_is_not_certain(text: str) -> None:
         assert told(parts) == (text, [])
 
 
+def test_a_tag_that_opens_no_call_is_text_before_one() -> None:
+    text = "<tool_call>" + written("objects", [body := '{"city": "Rome"}'])
+    for pieces in ([text], [*text], [text[:30], text[30:]]):
+        assert told(parts_of(FOUND["objects"], pieces, begins("objects", MAY))) == (
+            "<tool_call>",
+            [("get_weather", body, False)],
+        )
+
+
 def test_what_the_prompt_has_begun_or_a_thought_has_is_not_certain() -> None:
     text = written("objects", ['{"city": "Rome"}'])
     for prompt in (text[:5], text[:40], text[:70]):
