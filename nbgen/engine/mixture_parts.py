@@ -59,6 +59,7 @@ ROUTERS = {
     "gpt_oss.GptOssTopKRouter": Kind(OF_CHOSEN, rounds=True),
     "lfm2_moe.Lfm2MoeTopKRouter": Kind(LOGISTIC, rounds=True, least=1e-6),
     "qwen3_5_moe.Qwen3_5MoeTopKRouter": Kind(OF_CHOSEN, rounds=True),
+    "qwen3_vl_moe.Qwen3VLMoeTextTopKRouter": Kind(OF_CHOSEN, rounds=True),
     "gemma4.Gemma4TextRouter": Kind(OF_CHOSEN, rounds=False),
     "glm4_moe.Glm4MoeTopkRouter": Kind(LOGISTIC, rounds=False, exact=True, least=1e-20),
     "deepseek_v2.DeepseekV2TopkRouter": Kind(OF_ALL, rounds=False, exact=True),

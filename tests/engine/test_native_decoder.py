@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
 from nbgen.engine import known_code, native, native_linear, probe, trial
@@ -81,6 +81,17 @@ def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
         for step, row in enumerate(got):
             expected = scores[(20, 9)[index] - 1 + step]
             assert (row[index] - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
+def test_the_text_of_a_mixture_that_sees_is_taken() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
+    text = {**sizes, **experts, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 264, "rope_parameters": rope}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    config = AutoConfig.for_model("qwen3_vl_moe", text_config=text, vision_config=vision)
+    model = AutoModelForMultimodalLM.from_config(config).float().eval()
+    assert probe.choose_runner(model).native_model
 
 
 @pytest.mark.parametrize("family", LEFT)
@@ -174,7 +185,9 @@ def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text", "lfm2", "phi", "gpt_neox", "gpt2", "gemma4_text"])
+@pytest.mark.parametrize(
+    "family", ["qwen3", "qwen3_5_text", "lfm2", "phi", "gpt_neox", "gpt2", "gemma4_text", "deepseek_v3"]
+)
 def test_what_the_last_layer_leaves_out_changes_no_scores(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Of a piece that no token follows, of one that one follows, of a prompt with log-probabilities of its own."""
     run = Run(runner_of(saved(tmp_path, family), dtype))
