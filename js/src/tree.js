@@ -35,21 +35,26 @@ export class Tree {
       for (let at = turn.run && !known(turn) ? i : null; at !== null && !ways.has(at); at = known(older[at]) ? null : older[at].parent) ways.add(at);
     }
     tree.#take(older, (i) => !last || ways.has(i));
-    tree.#order(own);
+    const first = new Set();
+    for (const turn of tree.#turns.filter((turn) => !own.has(turn))) lineage(turn, first).forEach((each) => first.add(each));
+    tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
     tree.#place(older);
     if (shown) tree.#place(newer);
     if (last) tree.choose(last);
     return tree;
   }
 
-  /** Take what a newer list has beside, and choose its last; the new turns. Those that are here stay what they are. */
+  /** Have what a server's list has beside, and choose its newest branch; the new turns. Those that are here stay what they are. */
   grow(list) {
-    const before = new Set(this.#turns);
-    const listed = new Set(this.#take(list, () => true).filter(Boolean));
-    const found = [...listed].filter((turn) => !before.has(turn));
-    if (!found.length) return found;
-    this.#order(listed);
-    this.choose([...listed].at(-1));
+    const whole = Tree.merged(this.list(), list, this.dropped);
+    const here = this.#pairs(whole);
+    const found = whole.#turns.filter((turn) => !here.has(turn));
+    if (!found.some(({ run }) => run)) return [];
+    const own = (turn) => here.get(turn) ?? turn;
+    const parents = whole.#turns.map(({ parent }) => own(parent));
+    this.#turns = whole.#turns.map(own);
+    this.#turns.forEach((turn, i) => Object.assign(turn, { parent: parents[i] }));
+    this.#chosen = new Map([...whole.#chosen].map(([parent, turn]) => [own(parent), own(turn)]));
     return found;
   }
 
@@ -143,18 +148,25 @@ export class Tree {
     return messages;
   }
 
-  /** The turns of a list that are wanted: those that are not here are added. */
+  /** Which turns of a tree are which of this one: answers by their runs, and what led to them. */
+  #pairs(tree) {
+    const pairs = new Map();
+    const paired = new Set();
+    for (const answer of this.#turns.filter(({ run }) => run)) {
+      let [other, own] = [tree.answer(answer.run), answer];
+      while (other && own && !pairs.has(other) && !paired.has(own) && (own === answer || is(other, own))) {
+        pairs.set(other, own);
+        paired.add(own);
+        [other, own] = [other.parent, own.parent];
+      }
+    }
+    return pairs;
+  }
+
+  /** The turns of a list that are wanted, and not here. */
   #take(list, wanted) {
     const met = [];
     for (const [i, { parent, ...turn }] of list.entries()) met.push(wanted(i) && this.#meet({ ...turn, parent: met[parent] ?? null }));
-    return met;
-  }
-
-  /** Have the turns of a list stand in its order, after those that it lacks and what led to them. */
-  #order(listed) {
-    const first = new Set();
-    for (const turn of this.#turns.filter((turn) => !listed.has(turn))) lineage(turn, first).forEach((each) => first.add(each));
-    this.#turns = [...first, ...[...listed].filter((turn) => !first.has(turn))];
   }
 
   /** The turn that is this one, which may be new. */

@@ -39,6 +39,8 @@ const event = (name, data) => `event: ${name}\ndata: ${JSON.stringify(data)}\n\n
 const delta = (run, seq, text) => event("delta", { run, seq, text, tokens: 1 });
 const done = (run, seq) => event("done", { run, seq });
 const quiet = () => new Promise((resolve) => setTimeout(resolve, 40));
+/** The bus has said so; a test that waits in vain runs out of time. */
+const until = async (said) => { while (!said()) await quiet(); };
 
 function listening(server, ...chats) {
   const bus = new Bus(server, { retryMs: [1], page: null });
@@ -75,7 +77,7 @@ test("after a loss it goes on where it was", async () => {
   const server = new FakeServer([delta("r", 3, "a")], new TypeError("network"), [delta("r", 4, "b") + done("r", 4)]);
   const { bus, heard } = listening(server, "c");
   bus.start({ id: "r", chat: "c" });
-  await quiet();
+  await until(() => heard.at(-1)?.[1] === "done");
   assert.deepEqual(server.bodies.slice(1).map((body) => body.follow), [{ r: 3 }, { r: 3 }]);
   assert.deepEqual(heard.map(([, name]) => name), ["started", "delta", "offline", "offline", "online", "delta", "done"]);
 });
