@@ -112,7 +112,7 @@ def test_a_product_is_that_of_the_same_numbers_in_float32(sizes: tuple[int, int]
 def test_every_number_is_itself(dtype: torch.dtype, value: float) -> None:
     """The smallest and the largest ones, too."""
     weight = torch.zeros(4, 32, dtype=dtype)
-    weight[:, 3] = value
+    weight[:, 3] = torch.tensor(value)
     one = torch.zeros(1, 32)
     one[0, 3] = 1
     expected = nn.functional.linear(one, weight.float())
