@@ -14,7 +14,7 @@ from nbgen.engine.written_calls import begun_calls
 
 _DECODER = json.JSONDecoder()
 _BETWEEN = re.compile(r"[\s,;]*")
-_NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
+_NAME = re.compile(r'"(?:tool_)?name"\s*:\s*("(?:[^"\\]|\\.)*")')
 #: A name that is the key of the arguments.
 _KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:\s*(?=\{)')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')

@@ -35,8 +35,8 @@ def told_calls(turns: TemplateTurns, tokens: Collection[str]) -> CallFormat | No
     else:
         return None
     if found and CALLS in found.fields:  # Granite 3.1 writes the token's words
-        field = found.fields[CALLS]
-        field["open_pattern"] = field["open_pattern"].replace(re.escape(MARKS[0]), r"<\|?tool_call\|?>")
+        field, mark = found.fields[CALLS], re.escape(MARKS[0])
+        field["open_pattern"] = field["open_pattern"].replace(mark, f"(?:{mark}|<tool_call>)")
     return found and found._replace(in_content=True)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nbgen.engine import answer_parser
 from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.cut_calls import read_begun
 from nbgen.messages import AnswerPart
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, THOUGHT, template
 from tests.engine.test_answer_format import TOOLS, WANTED, answer, calls_of, learned
@@ -198,3 +199,11 @@ def test_a_thought_that_is_cut_is_a_thought() -> None:
         parts = read(found, text, prompt=prompt)
         assert "".join(part.reasoning for part in parts) == "a <tool_call>"
         assert told(parts) == ("", [], [])
+
+
+@pytest.mark.parametrize(
+    "name", ['"name": "f"', '"tool_call_id": "0", "tool_name": "f"', '"f": {"a": 1}}, {"name": "g"']
+)
+def test_a_name_may_be_called_otherwise(name: str) -> None:
+    first, *_ = read_begun(None, f'[{{{name}, "parameters": {{"a": 1')
+    assert (first.name, first.arguments.startswith('{"a": 1')) == ("f", True)

@@ -27,6 +27,7 @@ def test_calls_are_read_and_written_again(way: str) -> None:
     for size in (1, 7, 1000):
         assert joined(read(found, f"Well.\n{text}\n", size=size)) == ("Well.", "", WANTED)
     assert joined(read(found, text.replace(MARKS[0], "<tool_call>")))[2] == WANTED
+    assert found.mentions(MARKS[0]) == (MARKS[0] in text), "the text without special tokens would not have it"
     calls = [ToolCall(id=name, name=name, arguments=json.dumps(each)) for name, each in WANTED]
     turn = template_message(ChatMessage(role="assistant", content="Well.", tool_calls=calls), "Well.", found)
     assert turn["content"].replace("\\u00e3", "ã") == "Well." + text.replace("\\u00e3", "ã")

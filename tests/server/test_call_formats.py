@@ -1,4 +1,4 @@
-"""Models that call tools in Python's syntax or in the channels of gpt-oss: asked, heard and told over a real server."""
+"""Models that call tools in ways of their own, in Python's syntax or as gpt-oss or Gemma: all over a real server."""
 
 import json
 from collections.abc import Iterator
@@ -9,14 +9,18 @@ import pytest
 from transformers import AutoTokenizer, GenerationConfig
 
 from nbgen.engine.python_calls import PAIR
-from tests.chat_templates import CHANNELS, template
+from tests.chat_templates import CALLS, CHANNELS, template
 from tests.conftest import save_model
 from tests.server.conftest import Server, events
 from tests.server.test_tools import ASK, TOOLS, arguments_of, ask, checked, name_of
 
 MARKS = ("<|return|>", "<|call|>", "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>")
 #: A template, the special tokens of its model, and those that end an answer.
-MODELS = {"python": (template(""), PAIR, ("<|end|>",)), "channels": (CHANNELS, MARKS, MARKS[:2])}
+MODELS = {
+    "python": (template(""), PAIR, ("<|end|>",)),
+    "channels": (CHANNELS, MARKS, MARKS[:2]),
+    "marked": (template(CALLS["marked"]), ("<|tool_call>", "<tool_call|>", "<|'|>"), ("<|end|>",)),
+}
 #: What a model says that calls the first tool, and how it ends.
 SAID = {
     "python": (f"Well.{PAIR[0]}[get_weather(city='Oslo', days=3), get_time()]{PAIR[1]}", "<|end|>"),
@@ -26,11 +30,13 @@ SAID = {
         '"days": 3}',
         "<|call|>",
     ),
+    "marked": ("Well.<|tool_call>call:get_weather{city:<|'|>Oslo<|'|>,days:3}<tool_call|>", "<|end|>"),
 }
 #: How the template, or what is written in its place, shows calls of it.
 SHOWN = {
     "python": '<|tool_call_start|>[get_weather(city="Oslo", days=3)]<|tool_call_end|>',
     "channels": ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo", "days": 3}<|call|>',
+    "marked": "<|tool_call>call:get_weather{city:<|'|>Oslo<|'|>,days:3}<tool_call|>",
 }
 WEATHER = ("get_weather", {"city": "Oslo", "days": 3})
 
