@@ -161,7 +161,7 @@ class Admission:
         common: Common,
     ) -> Sequence:
         prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
-        turn_ends = self._turn_ends if request.messages else ()
+        turn_ends = self._turn_ends if request.messages and request.parts else ()
         return Sequence(
             rid=request.rid,
             index=index,

@@ -71,7 +71,7 @@ def test_a_chat_ends_where_its_template_ends_turns(tmp_path: Path, source: str, 
     tokenizer.save_pretrained(folder)
     admission = build(folder).admission
     chat = [ChatMessage(role="user", content="hi")]
-    for request, expected in ({"messages": chat}, ends), ({"text": "hi"}, set()):
+    for request, expected in ({"messages": chat, "parts": True}, ends), ({"text": "hi"}, set()):
         (sequence,) = admission.sequences(GenerateRequest(rid="r", params=SamplingParams(), **request))
         own = {tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(expected))}
         assert sequence.stop_token_ids == own
