@@ -21,13 +21,8 @@ FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' n
 #: JupyterLab now and then loses a cell or a widget on a busy machine; what fails twice is ours. `-ra` tells both.
 AGAIN = pytest.mark.flaky(reruns=1)
 BLANK = "about:blank"
-#: Whether the page is a JupyterLab without notebooks, also of those that it opens again after it was loaded again.
-#: Where another document has taken JupyterLab's place, its objects are still there.
-EMPTY = """async () => {
-    const empty = () => !document.querySelector(".jp-NotebookPanel");
-    const here = document.contains(window.jupyterapp?.shell.node ?? null);
-    return here && empty() && (await window.jupyterapp.restored, empty());
-}"""
+#: Also where another document has taken JupyterLab's place, its objects are still there.
+EMPTY = "() => document.contains(window.jupyterapp?.shell.node ?? null) && !document.querySelector('.jp-NotebookPanel')"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,15 +78,24 @@ class Desk:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._page: Page | None = None
+        self._loads = 0
 
     def page(self) -> Page:
         if self._page is None:
             self._page = self._browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
             self._page.context.set_default_timeout(1000 * PATIENCE)
+            self._page.on("load", self._loaded)
+            self._loads = 0
         return self._page
 
+    def _loaded(self, page: Page) -> None:
+        self._loads += page.url != BLANK
+
     def clear(self) -> None:
-        """Keep what the tab shows if it is a JupyterLab without notebooks, and else the code alone that it has read."""
+        """Keep what the tab shows if it is a JupyterLab without notebooks, and else the code alone that it has read.
+
+        One that was loaded a second time may open those again that it showed the first time.
+        """
         page = self.page()
         if page.is_closed():
             page.context.close()
@@ -99,9 +103,10 @@ class Desk:
             return
         page.unroute_all(behavior="ignoreErrors")
         page.context.clear_permissions()
-        if page.url != BLANK and not page.evaluate(EMPTY):
+        if page.url != BLANK and (self._loads > 1 or not page.evaluate(EMPTY)):
             page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             page.goto(BLANK)
+            self._loads = 0
 
 
 @pytest.fixture(scope="package")
