@@ -69,6 +69,8 @@ ROUTERS = {
 }
 #: What they choose with is a linear layer.
 LINEAR = ("proj", "wg")
+#: A sum that is never less than this is as good as one to which it is added.
+MOST_ADDED = 1e-6
 #: What experts are done when they are chosen.
 FAVOURS = ("expert_bias", "e_score_correction_bias")
 
@@ -101,6 +103,8 @@ class RouterParts(NamedTuple):
         if name is None or not (weight is None or suits(weight, any_outputs=not ROUTERS[name].exact)):
             raise ValueError(f"what chooses among its experts ({type(router).__name__}) is not known")
         kind = ROUTERS[name]
+        if getattr(router, "norm_min", 0.0) > MOST_ADDED:
+            raise ValueError(f"its router divides by {router.norm_min} at least")
         if weight is not None and part(router, *LINEAR) is not None:
             kind = kind._replace(rounds=False)
         if hasattr(router, "per_expert_scale"):

@@ -144,6 +144,12 @@ def test_heads_of_an_odd_width_are_left_to_transformers(tmp_path: Path) -> None:
     assert not runner_of(save_model(tmp_path, "gpt2", hidden_size=112, num_attention_heads=16)).native_model
 
 
+def test_a_router_that_divides_by_more_than_a_sum_is_not_taken(tmp_path: Path) -> None:
+    """Of few random tokens none might show it."""
+    runner = runner_of(save_model(tmp_path, "ernie4_5_moe", **TAKEN["ernie4_5_moe"], moe_norm_min=0.1))
+    assert runner.stock.layers is None
+
+
 def test_a_model_whose_layers_all_remember_is_taken(tmp_path: Path) -> None:
     layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention"] * 2}
     assert runner_of(save_model(tmp_path, "qwen3_5_text", **{**DELTA, **layers})).native_model

@@ -18,7 +18,7 @@ class Walk : StepMember<T> {
     using typename StepMember<T>::Parts;
 
   public:
-    static constexpr int64_t PHASES = 42;  // of a layer, at most: 12 to open it, 3 of attention, 27 to close it
+    static constexpr int64_t PHASES = 44;  // of a layer, at most: 14 to open it, 3 of attention, 27 to close it
     static constexpr int64_t ENDS = 5;     // 4 before all layers, 1 after them
 
     using StepMember<T>::StepMember;
