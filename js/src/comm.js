@@ -69,7 +69,7 @@ export class Comm {
     clearTimeout(this.#waiting);
     this.#model.off("msg:custom", this.#receive);
     this.#model.off("comm_live_update", this.#ended);
-    this.#refuse("Nobody listens to the kernel any more");
+    this.#refuse("The panel has turned to another server");
   }
 
   /** No kernel brings the ends of these runs any more. */

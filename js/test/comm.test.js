@@ -88,7 +88,7 @@ test("who asks a kernel that has ended hears so, and so does who still waits for
   assert.equal((await again).state, "ready");
   const unanswered = comm.turns();
   comm.close();
-  await assert.rejects(unanswered, /Nobody listens/);
+  await assert.rejects(unanswered, /turned to another/);
 });
 
 test("what is asked of the kernel is what it answers", async (context) => {
