@@ -26,10 +26,12 @@ export class Calls {
 
   /** What is new of calls that are still to come. */
   grow(deltas) {
+    const grown = new Map();
     for (const delta of deltas) {
       if (!this.#begun.has(delta.id)) this.#begun.set(delta.id, this.#line({ ...delta, arguments: "" }));
-      this.#begun.get(delta.id).grow(delta.arguments);
+      grown.set(delta.id, (grown.get(delta.id) ?? "") + delta.arguments);
     }
+    for (const [id, more] of grown) this.#begun.get(id).grow(more);
   }
 
   /** Calls that have come. */

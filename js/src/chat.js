@@ -19,6 +19,7 @@ import { Variables } from "./variables.js";
 export class Chat {
   #model;
   #transport = null;
+  #opened = null;
   #tree = new Tree();
   #live = null;
   #own = ""; // the run that was begun here last
@@ -34,10 +35,11 @@ export class Chat {
   #conversation = new Conversation({
     again: (turn) => this.#again(turn),
     edit: (turn, area) => this.#sendEdited(turn, area),
-    step: (turn, by) => this.#step(turn, by),
+    step: (turn, by) => this.#frame.say(this.#conversation.step(this.#tree, turn, by)),
     focus: () => this.focus(),
     fresh: () => this.#newChat(),
     retry: (turn) => this.#retry(turn),
+    missing: (turn) => (turn === this.#live ? null : this.#caller.missing(turn.run)),
   });
 
   #handlers = {
@@ -97,7 +99,11 @@ export class Chat {
   }
 
   /** Show what is known of the chat, and go on reading an answer that is being written. */
-  async open(transport) {
+  open(transport) {
+    return (this.#opened = this.#open(transport));
+  }
+
+  async #open(transport) {
     this.#transport = transport;
     this.#senses.open(transport);
     this.#conversation.empty.open(transport);
@@ -107,8 +113,10 @@ export class Chat {
     if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#messages);
   }
 
-  /** Show what was said meanwhile elsewhere, as in another window, beside what is here. */
-  async refresh() {
+  /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
+  async refresh(glance = false) {
+    await this.#opened;
+    if (glance && this.#live) return;
     const { turns = [] } = (await this.#transport.snapshot().catch(() => null)) ?? {};
     const writing = this.#live && !turns.some((turn) => turn.run === this.#live.run && !Tree.unfinished(turn));
     const found = this.#beside(() => this.#tree.grow(turns), writing);
@@ -118,10 +126,7 @@ export class Chat {
     const newest = writing ? null : found.find(({ run }) => run && run === turns.at(-1).run);
     if (newest && this.#caller.knows(newest)) this.#caller.call(this.#begin(newest));
     else if (newest && Tree.unfinished(newest)) this.#begin(newest);
-    for (const turn of found.filter(Tree.unfinished)) {
-      this.#handlers.restart({}, turn);
-      this.#transport.follow(turn.run, 0);
-    }
+    found.filter(Tree.unfinished).forEach((turn) => this.#follow(turn));
   }
 
   close() {
@@ -244,21 +249,21 @@ export class Chat {
 
   #restore(tree, chat) {
     this.#tree = tree;
+    const last = tree.path().at(-1);
+    if (Tree.unfinished(last) && chat?.run?.run !== last.run) last.error = LOST; // what had come is all there is
     this.#show();
     this.#conversation.following.toEnd();
-    const last = tree.path().at(-1);
     if (this.#caller.knows(last)) return this.#caller.call(this.#begin(last));
     if (!Tree.unfinished(last)) return;
-    if (chat?.run?.run !== last.run) return this.#lost(last);
     this.#begin(last);
     this.#frame.state(chat.run);
-    this.#transport.follow(last.run, chat.run.seq);
+    this.#follow(last);
   }
 
-  /** The server has forgotten the run: what had come is all there is. */
-  #lost(turn) {
-    turn.error = LOST;
-    this.#view(turn).fail({ message: turn.error }, () => this.#retry(turn));
+  /** Read an answer that is being written from its beginning: what is known of it lacks what has come of its next call. */
+  #follow(turn) {
+    this.#handlers.restart({}, turn);
+    this.#transport.follow(turn.run, 0);
   }
 
   get #messages() {
@@ -293,15 +298,6 @@ export class Chat {
     if (!turn || this.#live) return;
     event.preventDefault();
     this.#view(turn).edit();
-  }
-
-  #step(turn, by) {
-    const versions = this.#tree.versions(turn);
-    const next = versions[(versions.indexOf(turn) + by + versions.length) % versions.length];
-    this.#tree.choose(next);
-    this.#show();
-    this.#view(next).element.querySelector(`[aria-label="${by < 0 ? "Previous" : "Next"} version"]`)?.focus();
-    this.#frame.say(`Version ${versions.indexOf(next) + 1} of ${versions.length}`);
   }
 
   #newChat() {
@@ -345,6 +341,6 @@ export class Chat {
   }
 
   #show() {
-    this.#conversation.show(this.#tree, (turn) => (turn === this.#live ? null : this.#caller.missing(turn.run)));
+    this.#conversation.show(this.#tree);
   }
 }

@@ -69,6 +69,7 @@ export class Comm {
     clearTimeout(this.#waiting);
     this.#model.off("msg:custom", this.#receive);
     this.#model.off("comm_live_update", this.#ended);
+    this.#refuse("The panel has turned to another server");
   }
 
   /** No kernel brings the ends of these runs any more. */
@@ -94,9 +95,14 @@ export class Comm {
     if (!sent) {
       clearTimeout(this.#waiting);
       this.#listener("notice", { message: ENDED, alone: true });
-      for (const asked of Object.values(this.#asked)) for (const { reject } of asked.splice(0)) reject(new Error(ENDED));
+      this.#refuse(ENDED);
     }
     return sent;
+  }
+
+  /** What was asked and is not answered never will be. */
+  #refuse(words) {
+    for (const asked of Object.values(this.#asked)) for (const { reject } of asked.splice(0)) reject(new Error(words));
   }
 
   #message(message) {

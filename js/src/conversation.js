@@ -15,7 +15,7 @@ export class Conversation {
   #views = new Map();
   #actions;
 
-  /** `actions` are what messages offer, `retry(turn)` among them. */
+  /** `actions` are what messages offer, `retry(turn)` among them; `missing(turn)` stands for results of calls that have none. */
   constructor(actions) {
     this.#actions = { ...actions, painted: (work) => this.following.during(work) };
   }
@@ -25,18 +25,28 @@ export class Conversation {
     return this.#views.get(turn);
   }
 
-  /** The tree's branch, with as little change to the page as possible; `missing(turn)` stands for results of calls that have none. */
-  show(tree, missing) {
+  /** The tree's branch, with as little change to the page as possible. */
+  show(tree) {
     const turns = tree.path().filter(({ role }) => role === "user" || role === "assistant");
     for (const turn of turns) {
       const versions = tree.versions(turn);
       this.view(turn).show(versions.indexOf(turn), versions.length);
-      if (turn.tool_calls) this.view(turn).results(tree.results(turn).map((text) => text ?? missing(turn)));
+      if (turn.tool_calls) this.view(turn).results(tree.results(turn).map((text) => text ?? this.#actions.missing(turn)));
     }
     const shown = turns.length ? turns.map((turn) => this.view(turn).element) : [this.empty.element];
     const { children } = this.element;
     shown.forEach((element, i) => children[i] === element || this.element.insertBefore(element, children[i] ?? null));
     while (children.length > shown.length) this.element.lastChild.remove();
+  }
+
+  /** Choose and show the version that is `by` places from this one; words for it. */
+  step(tree, turn, by) {
+    const versions = tree.versions(turn);
+    const next = versions[(versions.indexOf(turn) + by + versions.length) % versions.length];
+    tree.choose(next);
+    this.following.instead(() => this.show(tree));
+    this.view(next).element.querySelector(`[aria-label="${by < 0 ? "Previous" : "Next"} version"]`)?.focus();
+    return `Version ${versions.indexOf(next) + 1} of ${versions.length}`;
   }
 
   /** The question of these turns that somebody is editing. */
@@ -52,7 +62,7 @@ export class Conversation {
   #make(turn) {
     if (turn.role === "user") return new Question(turn, this.#actions);
     const view = new Answer(turn, this.#actions);
-    view.known(turn.content, turn.usage?.completion_tokens, turn.reasoning);
+    view.add(turn.content, turn.usage?.completion_tokens, turn.reasoning);
     view.call(turn.tool_calls ?? []);
     if (Tree.unfinished(turn)) return view;
     if (turn.error) view.fail({ message: turn.error }, () => this.#actions.retry(turn));

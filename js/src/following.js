@@ -29,6 +29,15 @@ export class Following {
     this.#look();
     work();
     if (this.#follows) this.toEnd();
+    else this.#look();
+  }
+
+  /** Do `work`, which shows another text: the reader stays in place, be that its end or not. */
+  instead(work) {
+    work();
+    this.#last = this.#scroller.scrollTop;
+    this.#up = false;
+    this.#follow(this.#room - this.#last <= 1);
   }
 
   toEnd() {
@@ -56,7 +65,7 @@ export class Following {
   #look() {
     const { scrollTop } = this.#scroller;
     const left = this.#room - scrollTop;
-    if (this.#room <= 0) this.#follow(true);
+    if (this.#room <= 0 || (left <= 1 && !this.#up)) this.#follow(true);
     else if (scrollTop > this.#last && left < NEAR && !this.#up) this.#follow(true);
     else if (scrollTop < this.#last && left > 1) this.#follow(false);
     this.#last = scrollTop;

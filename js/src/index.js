@@ -84,8 +84,8 @@ async function render({ model, el }) {
     else if (message.type === "expanded") panel.receive("expanded", message);
   };
   let looking = null;
-  const looked = () => {
-    if (direct && !document.hidden) looking ??= panel.refresh?.().finally(() => (looking = null));
+  const looked = ({ type }) => {
+    if (direct && !document.hidden) looking ??= panel.refresh?.(type === "focus").finally(() => (looking = null));
   };
   document.addEventListener("visibilitychange", looked);
   window.addEventListener("focus", looked);

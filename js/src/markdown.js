@@ -4,7 +4,7 @@
 import { Lexer, Tokenizer } from "marked";
 import { copyButton, h, scroller } from "./dom.js";
 import { highlight } from "./highlight.js";
-import { extensions, formula, startBlock } from "./maths.js";
+import { extensions, formula, startInHeading } from "./maths.js";
 
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
@@ -28,7 +28,7 @@ class BoundedLexer extends Lexer {
 /** marked's, to which a heading's underline is looked for as far as the next formula alone, as a paragraph's end is. */
 class BoundedTokenizer extends Tokenizer {
   lheading(text) {
-    const start = startBlock(text.slice(1));
+    const start = startInHeading(text.slice(1));
     return super.lheading(start < 0 ? text : text.slice(0, start + 1));
   }
 }

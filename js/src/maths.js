@@ -26,6 +26,7 @@ const BLOCK = [/^ {0,3}\$\$([^$]+(?:\$[^$]+)*)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[(
 // A block that is still open takes all that follows, so that blank lines within do not settle.
 const OPEN = /^ {0,3}(?:\$\$[ \t]*\n(?:[^$]|\$(?!\$))*|\\\[[ \t]*\n(?:[^\\]|\\(?!\]))*)$/;
 const PARAGRAPH_END = /\n(?: *(\n)| {0,3}(?:\$\$|\\\[))/g;
+const HEADING_END = /\n(?: {0,3}(?:\$\$|\\\[)|( *\n| {0,3}(?:=+|-+) *(?:\n|$)))/g;
 
 /** marked's options for text that may hold maths. */
 export const extensions = {
@@ -37,7 +38,16 @@ export const extensions = {
 
 /** Where a block begins within the paragraph; what comes after that is looked at when its turn comes. */
 export function startBlock(text) {
-  for (const { index, 1: ended } of text.matchAll(PARAGRAPH_END)) {
+  return begins(text, PARAGRAPH_END);
+}
+
+/** The same, within what may be a heading, which ends with its underline. */
+export function startInHeading(text) {
+  return begins(text, HEADING_END);
+}
+
+function begins(text, end) {
+  for (const { index, 1: ended } of text.matchAll(end)) {
     if (ended) break;
     if (block(text.slice(index + 1))) return index + 1;
   }

@@ -178,17 +178,11 @@ export class Answer {
     this.#versions?.show(place, count);
   }
 
-  /** What had come before this view was there. */
-  known(text, tokens = 0, reasoning = "") {
-    this.add(text, tokens, reasoning);
-    this.#before = tokens;
-  }
-
   add(text, tokens = 0, reasoning = "") {
     this.text += text.replace(/\r\n?/g, "\n");
     this.#thoughts.add(reasoning, Boolean(this.text));
     this.tokens += tokens;
-    this.#first ||= performance.now();
+    if (tokens && !this.#first) [this.#first, this.#before] = [performance.now(), this.tokens];
     if (!this.#due) this.#schedule();
   }
 
@@ -265,7 +259,7 @@ export class Answer {
     this.#cost = performance.now() - start;
   }
 
-  /** Tokens and their rate while they come. */
+  /** Tokens and, from the first that came on, their rate: many may come at once that were there before. */
   #progress() {
     const now = performance.now();
     if (now - this.#noted < NUMBERS_MS || !this.tokens) return;

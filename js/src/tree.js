@@ -35,11 +35,11 @@ export class Tree {
       for (let at = turn.run && !known(turn) ? i : null; at !== null && !ways.has(at); at = known(older[at]) ? null : older[at].parent) ways.add(at);
     }
     tree.#take(older, (i) => !last || ways.has(i));
-    const first = new Set();
-    for (const turn of tree.#turns.filter((turn) => !own.has(turn))) lineage(turn, first).forEach((each) => first.add(each));
+    const first = inOrder(tree.#turns.filter((turn) => !own.has(turn)));
     tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
     tree.#place(older);
     if (shown) tree.#place(newer);
+    tree.#turns = [...inOrder(tree.#turns)];
     if (last) tree.choose(last);
     return tree;
   }
@@ -250,6 +250,13 @@ function is(one, other) {
 
 function written(calls) {
   return JSON.stringify((calls ?? []).map(({ id, function: { name, arguments: given } }) => [id, name, given]));
+}
+
+/** Turns and what led to them, parents first. */
+function inOrder(turns) {
+  const found = new Set();
+  for (const turn of turns) lineage(turn, found).forEach((each) => found.add(each));
+  return found;
 }
 
 /** A turn after all that led to it, from the first on that is not among the `known`. */

@@ -6,6 +6,7 @@ export class Way {
   #open = new Map();
   #now;
   #runs = new Map();
+  #closed = false;
 
   /** `make(direct)` makes the transport of a page that reaches the server as `direct` says, or through the kernel. */
   constructor(make, direct) {
@@ -46,11 +47,11 @@ export class Way {
   }
 
   snapshot() {
-    return this.#now.snapshot();
+    return this.#ask((transport) => transport.snapshot());
   }
 
   model() {
-    return this.#now.model();
+    return this.#ask((transport) => transport.model());
   }
 
   load(model) {
@@ -58,7 +59,20 @@ export class Way {
   }
 
   close() {
+    this.#closed = true;
     for (const transport of this.#open.values()) transport.close();
+  }
+
+  /** What is asked of a transport that is left before it answers is asked of the next. */
+  async #ask(question) {
+    const asked = this.#now;
+    try {
+      return await question(asked);
+    } catch (error) {
+      if (this.#closed) return new Promise(() => {}); // a panel that is gone does not go on
+      if (asked === this.#now) throw error;
+      return this.#ask(question);
+    }
   }
 
   /** The transport by which a run came. */

@@ -35,6 +35,17 @@ test("a call grows in its line while it is written", () => {
   assert.ok(view.element.childNodes[1].open, "it is the same line");
 });
 
+test("what comes at once is looked at once", (context) => {
+  const { view, lines } = shown();
+  const deltas = [..."long"].map((letter) => ({ id: "a", name: "f", arguments: letter }));
+  const { mock } = context.mock.method(JSON, "parse");
+  view.grow(deltas.slice(0, 1));
+  const before = mock.callCount();
+  view.grow(deltas.slice(1));
+  assert.equal(mock.callCount() - before, 1);
+  assert.deepEqual(lines(), ["f(long)…"]);
+});
+
 test("what is long is cut in the line, and whole where it is opened", () => {
   const { view, lines } = shown(call("read", JSON.stringify({ text: "a".repeat(500) })));
   view.results(["🙂".repeat(500)]);

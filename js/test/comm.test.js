@@ -86,6 +86,9 @@ test("who asks a kernel that has ended hears so, and so does who still waits for
   const again = comm.model();
   model.receive({ type: "model", state: "ready" });
   assert.equal((await again).state, "ready");
+  const unanswered = comm.turns();
+  comm.close();
+  await assert.rejects(unanswered, /turned to another/);
 });
 
 test("what is asked of the kernel is what it answers", async (context) => {

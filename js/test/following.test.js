@@ -85,6 +85,35 @@ test("a text that becomes shorter, or fits, takes nobody from the end", () => {
   assert.equal(left(), 0);
 });
 
+test("where a shorter text has its end in sight, nobody has left it", () => {
+  for (const [top, height] of [[0, 60], [300, 350]]) {
+    for (const way of ["during", "instead"]) {
+      const { scroller, following } = followed();
+      scroller.heard.wheel({ deltaY: -1 });
+      scroller.scrollTop = top;
+      scroller.heard.scroll();
+      scroller.heard.wheel({ deltaY: 1 });
+      const heard = [];
+      following.changed = (follows) => heard.push(follows);
+      following[way](() => {
+        scroller.scrollHeight = height;
+        scroller.scrollTop = top;
+      });
+      assert.deepEqual(heard, [true], `${way} ${height}`);
+    }
+  }
+});
+
+test("where another text is longer, a reader stays in place, who has left its end", () => {
+  const { scroller, following, grow, left } = followed();
+  const heard = [];
+  following.changed = (follows) => heard.push(follows);
+  following.instead(() => (scroller.scrollHeight += 200));
+  assert.deepEqual(heard, [false]);
+  grow();
+  assert.equal(left(), 220);
+});
+
 test("where the browser undoes a step up, the reader's way down alone begins it again", () => {
   const { scroller, grow, left } = followed();
   scroller.heard.wheel({ deltaY: -5 });

@@ -24,3 +24,23 @@ test("an answer that had no room, also one that was kept, is not tried again", (
   assert.deepEqual(buttons("2013 tokens exceed the model's maximum context length of 1024"), ["New chat"]);
   assert.deepEqual(buttons("The engine was stopped"), ["Retry"]);
 });
+
+test("what was there before is no part of the rate at which an answer comes", (context) => {
+  let now = 1;
+  context.mock.method(performance, "now", () => now);
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  globalThis.requestAnimationFrame = (paint) => paint();
+  globalThis.cancelAnimationFrame = () => {};
+  const answer = new Answer({ role: "assistant" }, { painted: (work) => work() });
+  for (const begin of [() => {}, () => answer.restart()]) {
+    begin();
+    for (const [tokens, ms] of [[1000, 5000], [20, 2000]]) {
+      answer.add("a", tokens);
+      context.mock.timers.tick(0);
+      now += ms;
+    }
+    answer.add("a", 20);
+    context.mock.timers.tick(0);
+    assert.match(answer.element.textContent, /1040 tokens · 6 tokens\/s/);
+  }
+});

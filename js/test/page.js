@@ -40,14 +40,31 @@ class Element {
   closest() {
     return null;
   }
+  getRootNode() {
+    return document;
+  }
+  querySelector() {
+    return null;
+  }
+  focus() {}
+  get children() {
+    return this.childNodes;
+  }
+  get lastChild() {
+    return this.childNodes.at(-1);
+  }
+  insertBefore(node, before) {
+    this.append(node);
+    this.childNodes.splice(before ? this.childNodes.indexOf(before) : this.childNodes.length, 0, this.childNodes.pop());
+  }
   click() {
     this.listeners.click();
   }
   append(...children) {
     for (const child of children) {
       const node = typeof child === "string" ? new Text(child) : child;
-      node.parent = this;
-      node.remove = () => this.childNodes.splice(this.childNodes.indexOf(node), 1);
+      node.remove?.();
+      node.remove = () => this.childNodes.includes(node) && this.childNodes.splice(this.childNodes.indexOf(node), 1);
       this.childNodes.push(node);
     }
   }

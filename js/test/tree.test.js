@@ -279,6 +279,17 @@ test("a question below a refused one stays there, whoever kept the two", () => {
   }
 });
 
+test("a question that was refused before it reached the server is kept before those after it", () => {
+  const tree = new Tree();
+  for (const [i, text] of ["never sent", "refused"].entries()) tree.add([...tree.messages(tree.path().at(-1)), user(text)], `r${i}`).error = "no";
+  const refusal = [{ parent: null, ...user("refused") }, { parent: 0, role: "assistant", content: "", run: "r1", error: "no" }];
+  const server = [...refusal, { parent: null, ...user("next") }, { parent: 2, role: "assistant", content: "ok", run: "r2" }];
+  for (const list of [tree.list(), Tree.merged(tree.list(), server).list()]) {
+    assert.ok(list.every(({ parent }, i) => parent === null || parent < i));
+    assert.deepEqual(Tree.from(list).list(), list);
+  }
+});
+
 test("a conversation that holds the refused question shows its refusal", () => {
   const tree = talked();
   tree.add([...tree.messages(tree.path().at(-1)), user("three")], "r3").error = "too long";

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { Comm } from "../src/comm.js";
 import { Unreachable } from "../src/unreachable.js";
 import { Way } from "../src/way.js";
 
@@ -51,6 +52,21 @@ test("a transport that was left is closed with its last run, and used again befo
   assert.deepEqual(made[2].done, ["close"]);
   way.take(DIRECT);
   assert.deepEqual(made[1].done.at(-1), "close");
+});
+
+test("what a busy kernel was asked the next transport answers, and a panel that is gone hears nothing", async () => {
+  const model = { send: () => {}, on: () => {}, off: () => {} };
+  const direct = { snapshot: async () => "snapshot", model: async () => "model", close: () => {} };
+  const way = new Way((to) => (to ? direct : new Comm(model, "c", () => {})), null);
+  const answers = Promise.all([way.snapshot(), way.model()]);
+  way.take(DIRECT);
+  assert.deepEqual(await answers, ["snapshot", "model"]);
+  way.take(null);
+  const heard = [];
+  way.snapshot().then(() => heard.push("answer"), (error) => heard.push(error.message));
+  way.close();
+  await new Promise(setImmediate);
+  assert.deepEqual(heard, []);
 });
 
 test("where the kernel's way is not wanted, a page that cannot reach the server refuses in words", async () => {

@@ -6,12 +6,13 @@ Names and ranges of options belong to SamplingParams.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from nbgen.errors import InvalidRequest, no_character, renamed
+from nbgen.errors import InvalidRequest, no_character
 from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.notebook.turns import NAMES
@@ -139,7 +140,11 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise no_character(error) from None
     except WrongType as error:  # a difference that only SGLang's clients hear of
-        raise renamed(InvalidRequest(error.message, field=error.field), IN_PYTHON) from None
+        raise InvalidRequest(re.sub("`[^`]*`", _in_python, error.message), field=error.field) from None
+
+
+def _in_python(types: re.Match[str]) -> str:
+    return re.sub(r"\w+", lambda word: IN_PYTHON.get(word[0], word[0]), types[0])
 
 
 def one_answer(params: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from nbgen.notebook.shown_text import as_markdown, as_typed
 ENDED = ("stop", "length", "tool_calls")
 #: The result of a call that nobody has made.
 NO_RESULT = "no result"
-#: White space with ends of lines, which JSON has between its tokens alone.
-_BREAKS = re.compile(r"\s*[\r\n]\s*")
+_SPACE = re.compile(r"\s+")
 #: Who speaks, by a turn's role.
 NAMES = {"system": "System", "developer": "System", "user": "You", "assistant": "Model", "tool": "Tool"}
 
@@ -68,8 +67,13 @@ def shown(turn: dict[str, Any]) -> str:
 def spoken(turn: dict[str, Any]) -> Content:
     """What a turn says, after which come the functions that it calls."""
     functions = [call["function"] for call in turn.get("tool_calls", ())]
-    calls = [f"`{each['name']}({_BREAKS.sub(' ', each['arguments'])})`" for each in functions]
+    calls = [f"`{each['name']}({_unbroken(each['arguments'])})`" for each in functions]
     return "\n\n".join(filter(None, [turn["content"], *calls])) if calls else turn["content"]
+
+
+def _unbroken(arguments: str) -> str:
+    """Without ends of lines, which JSON has between its tokens alone."""
+    return _SPACE.sub(lambda found: " " if "\n" in found[0] or "\r" in found[0] else found[0], arguments)
 
 
 def named(turns: Sequence[dict[str, Any]], parts: Iterable[list[str]]) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -239,10 +241,15 @@ def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:
     begun = [part.tool_call_delta for part in parts if part.tool_call_delta and part.tool_call_delta.id not in over]
     found = {
         "reasoning": "".join(part.reasoning for part in parts),
-        "tool_call_deltas": msgspec.to_builtins(begun),
+        "tool_call_deltas": [_joined(list(row)) for _, row in groupby(begun, attrgetter("id"))],
         "tool_calls": [msgspec.to_builtins(part.tool_call) for part in parts if part.tool_call and not part.cut],
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _joined(row: list[ToolCall]) -> dict[str, str]:
+    """What is new of one call."""
+    return {"id": row[0].id, "name": row[0].name, "arguments": "".join(new.arguments for new in row)}
 
 
 def progress_fields(progress: LoadProgress) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
+import nbgen
 from tests.browser.lab import Lab, Notebook
 from tests.browser.panel import Panel, until
 from tests.browser.test_conversation import answer_with
@@ -26,6 +28,11 @@ short
 | 1 | 2 |
 """
 READY = "Answer ready, 9 tokens"
+CSS = (Path(nbgen.__file__).parent / "notebook" / "static" / "panel.css").read_text()
+PANEL = """<div class="nbgen nbgen-sized nbgen-in-notebook" style="--height: 300px">
+<details class="nbgen-settings" open>Options</details>
+<div class="nbgen-log"><div class="nbgen-call-body"><pre>{}</pre></div>
+<button class="nbgen-insert nbgen-quiet">Insert</button></div></div>"""
 
 
 @pytest.fixture
@@ -110,3 +117,16 @@ def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: 
 )
 def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
     expect(page.get_by_role("progressbar", name="rows · 30%")).to_be_visible()
+
+
+def test_on_paper_is_all_of_a_conversation_and_nothing_to_press(browser: Browser) -> None:
+    page = browser.new_page()
+    page.set_content(f"<style>{CSS}</style>{PANEL.format('line<br>' * 100)}")
+    cut = page.locator(".nbgen, .nbgen-log, pre")
+    pressed = page.locator(".nbgen-insert, .nbgen-settings")
+    for media, shown in (("screen", 2), ("print", 0)):
+        page.emulate_media(media=media)
+        expect(pressed.filter(visible=True)).to_have_count(shown)
+    assert cut.evaluate_all("all => all.every((one) => one.scrollHeight <= one.clientHeight + 4)")
+    assert cut.first.bounding_box()["height"] > 1000
+    page.close()

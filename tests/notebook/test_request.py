@@ -64,6 +64,7 @@ def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
         ("hi", {"temperature": -1}, "temperature must be at least 0"),
         ("hi", {"temperature": "hot"}, "temperature: Expected `float | None`, got `str`"),
         ("hi", {"stop_token_ids": {}}, "stop_token_ids: Expected `list`, got `dict`"),
+        ("hi", {"stop": object()}, "stop must be text or a list of text, got <object object at"),
         ("hi", {"max_new_tokens": 1.5}, "max_new_tokens must be an integer"),
         (" \n", {}, "the prompt is empty"),
         ("hi", {"stop": ""}, "no place to stop at"),

@@ -1,11 +1,14 @@
 """The transcript below a panel: readable anywhere, and nothing of the model's in it acts."""
 
+import time
+
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from nbgen.notebook.result import Result
 from nbgen.notebook.transcript import Transcript, bundle, comparison, continuation
+from nbgen.notebook.turns import spoken
 
 TALK = [
     {"role": "system", "content": "be short"},
@@ -78,3 +81,13 @@ def test_all_outputs_of_a_panel_are_changed_at_once() -> None:
     assert [output.data for output in outputs] == [continuation(""), written, written, written]
     assert [output.update for output in outputs] == [False, True, False, True]
     assert len({output.transient["display_id"] for output in outputs}) == 1
+
+
+def test_the_arguments_of_a_call_stand_in_one_line_however_much_space_they_have() -> None:
+    def call(arguments: str) -> object:
+        return spoken({"content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]})
+
+    assert call('{\n  "a":  "b",\r\n\t"c": 1 \n}') == '`f({ "a":  "b", "c": 1 })`'
+    begun = time.monotonic()
+    call('{"a": "' + " " * 50_000)
+    assert time.monotonic() - begun < 5

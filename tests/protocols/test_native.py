@@ -173,6 +173,9 @@ def test_what_deltas_and_progress_carry() -> None:
     begun = [AnswerPart(tool_call_delta=ToolCall(id, "f", "{")) for id in "12"]
     deltas = [{"id": id, "name": "f", "arguments": "{"} for id in "12"]
     assert native.part_fields(begun) == {"tool_call_deltas": deltas}
+    more = AnswerPart(tool_call_delta=ToolCall("2", "f", "}"))
+    joined = {"id": "2", "name": "f", "arguments": "{}"}
+    assert native.part_fields([*begun, more]) == {"tool_call_deltas": [deltas[0], joined]}
     told = native.part_fields([begun[0], AnswerPart(tool_call=call), begun[1]])
     assert told == {"tool_call_deltas": deltas[1:], "tool_calls": calls}
     progress = LoadProgress(stage="weights", done=1, total=2)

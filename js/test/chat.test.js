@@ -1,0 +1,67 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import "./page.js";
+import { Chat } from "../src/chat.js";
+
+const TRAITS = { chat: "c", params: {}, placeholder: "", system: "" };
+const ASKED = { parent: null, role: "user", content: "one" };
+const BEGUN = { parent: 0, role: "assistant", content: "half", run: "r" };
+
+/** A panel, the server that it is opened with, whose snapshots are counted, and what is kept in its notebook. */
+function panel(context, turns) {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  globalThis.requestAnimationFrame = (paint) => paint();
+  globalThis.cancelAnimationFrame = () => {};
+  const kept = [];
+  const sharedModel = { getMetadata: () => ({}), setMetadata: (name, { chats }) => kept.push(chats.c) };
+  const model = { get: (name) => TRAITS[name], send: () => {}, widget_manager: { context: { model: { sharedModel } } } };
+  const server = { asked: 0, run: { run: "r", seq: 4, state: "running" }, followed: [], model: async () => ({}), follow: (...run) => server.followed.push(run) };
+  server.snapshot = async () => {
+    server.asked += 1;
+    if (server.asked === 1) await new Promise(setImmediate);
+    return { turns, run: server.run };
+  };
+  const chat = new Chat(model, "m");
+  const log = [...chat.element.elements()].find(({ attributes }) => attributes.role === "log");
+  return { chat, server, kept, shown: () => log.textContent };
+}
+
+test("an answer that is being written is read from its beginning, with what has come of its call", async (context) => {
+  const { chat, server, shown } = panel(context, [ASKED, BEGUN]);
+  await chat.open(server);
+  assert.deepEqual(server.followed, [["r", 0]]);
+  const tool_call_deltas = [{ id: "a", name: "f", arguments: '{"city"' }];
+  chat.receive("delta", { run: "r", text: "half", tokens: 1, tool_call_deltas });
+  context.mock.timers.tick(0);
+  assert.match(shown(), /half.*f\({"city"\)/);
+  assert.doesNotMatch(shown(), /half.*half/);
+});
+
+test("what is looked for while the panel opens is not taken for another window's", async (context) => {
+  const { chat, server, kept } = panel(context, [ASKED, BEGUN]);
+  const opened = chat.open(server);
+  await Promise.all([chat.refresh(), opened]);
+  chat.receive("done", { run: "r", finish_reason: { type: "stop" } });
+  assert.equal(kept.length, 1);
+});
+
+test("an answer that the server has forgotten ends with what had come", async (context) => {
+  const { chat, server, shown } = panel(context, [ASKED, BEGUN]);
+  server.run = null;
+  await chat.open(server);
+  context.mock.timers.tick(0);
+  assert.match(shown(), /half.*lost.*Retry/);
+  assert.deepEqual(server.followed, []);
+});
+
+test("a glance at a panel whose answer comes asks nothing", async (context) => {
+  const { chat, server } = panel(context, [ASKED, BEGUN]);
+  await chat.open(server);
+  const before = server.asked;
+  await chat.refresh(true);
+  assert.equal(server.asked, before);
+  await chat.refresh();
+  chat.receive("done", { run: "r", finish_reason: { type: "stop" } });
+  await chat.refresh(true);
+  assert.equal(server.asked, before + 2);
+});
