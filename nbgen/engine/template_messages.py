@@ -61,11 +61,14 @@ def _of_single_calls(message: ChatMessage, results: list[ChatMessage]) -> Iterat
     calls = message.tool_calls
     first = msgspec.structs.replace(message, tool_calls=calls[:1])
     *turns, last = [first, *(ChatMessage(role="assistant", tool_calls=[call]) for call in calls[1:])]
+    left = list(results)
     for turn, call in zip(turns, calls, strict=False):
         yield turn
-        yield from (each for each in results if each.tool_call_id == call.id)
+        if (found := next((each for each in left if each.tool_call_id == call.id), None)) is not None:
+            left.remove(found)
+            yield found
     yield last
-    yield from (each for each in results if each.tool_call_id not in {call.id for call in calls[:-1]})
+    yield from left
 
 
 def _is_result(message: ChatMessage) -> bool:
