@@ -161,7 +161,7 @@ class Admission:
         common: Common,
     ) -> Sequence:
         prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
-        turn_ends = self._turn_ends if request.messages and request.parts else ()
+        turn_ends = self.turn_ends if params.grammar or (request.messages and request.parts) else ()
         return Sequence(
             rid=request.rid,
             index=index,
@@ -212,7 +212,7 @@ class Admission:
         return (self._template or self._tokenizer).answers
 
     @cached_property
-    def _turn_ends(self) -> frozenset[int]:
+    def turn_ends(self) -> frozenset[int]:
         """The special token that the template ends answers with, which a model's settings may not name, if any."""
         found = self._tokenizer.special_at((self._template or self._tokenizer).turn_end)
         answers, text = self._answers, self._tokenizer.token_text

@@ -157,7 +157,7 @@ class AnswerParser:
         """Where the last characters of a cut answer begin what is no text; its end if they do not."""
         openings = [f.open_re for f, closes in self._watched() if not closes and f.name not in BARE]
         found = (pattern.search(self._text, self._sought, partial=True) for pattern in openings)
-        starts = (match.start() for match in found if match and len(match.group().strip()) >= TELLING)
+        starts = (match.start() for match in found if match and _is_tag(match.group(), TELLING))
         return min(starts, default=len(self._text))
 
     def _certain_calls(self, call: OpenCall) -> CertainCalls:
@@ -258,7 +258,7 @@ class AnswerParser:
         self._sought = len(self._text) if known or call.first_close is None else call.first_close
         if known:
             yield from self._tell_calls(iter(parts))
-        elif call.first_close is None and call.opening.strip():
+        elif call.first_close is None and _is_tag(call.opening):
             self._told = self._sought
 
     def _begun_calls(self, call: OpenCall, body: str) -> list[BegunCall]:
@@ -266,6 +266,12 @@ class AnswerParser:
             return read_begun(call.named.get("name"), as_json(body, call.field.content_args))
         # With those arguments that are whole: more would have come.
         return [BegunCall(each.name, each.arguments.removesuffix("}"), whole=False) for each in self._calls(call, body)]
+
+
+def _is_tag(beginning: str, least: int = 1) -> bool:
+    """Whether what begins a call, of so many characters, is no text in any case: a word may be text."""
+    text = beginning.strip()
+    return len(text) >= least and not text[0].isalpha()
 
 
 def _call(value: Any) -> ToolCall:

@@ -17,6 +17,8 @@ STYLE = "python"
 KNOWN = {"type", "properties", "required", "additionalProperties", "title", "description", "$schema"}
 #: … and what their properties refer to.
 SHARED = ("$defs", "definitions")
+#: What a property may be called where its name stands for itself.
+NAME = re.compile(r"[^\W\d][\w.$-]*")
 #: Arguments of which none has to be there: which is the first is a case for each.
 MAX_OPTIONAL = 16
 _WORDS = {"boolean": ("True", "False"), "null": ("None",)}
@@ -25,7 +27,7 @@ _WORDS = {"boolean": ("True", "False"), "null": ("None",)}
 def python_arguments(parameters: dict[str, Any]) -> Format | None:
     """Those that must be there, then any of the others; None for parameters that cannot be written so."""
     properties, required = parameters.get("properties") or {}, parameters.get("required") or []
-    names = all(re.fullmatch(r"[^\W\d][\w.$-]*", name) for name in properties)
+    names = all(map(NAME.fullmatch, properties))
     if not names or not KNOWN.union(SHARED).issuperset(parameters) or not set(properties).issuperset(required):
         return None
     shared = {key: parameters[key] for key in SHARED if key in parameters}

@@ -16,6 +16,7 @@ from nbgen.engine.cache_size import CacheSize
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.engine import Engine
+from nbgen.engine.grammar import Backend
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_worker import BACKENDS, backend_class
 from nbgen.engine.hidden_states import HiddenStates
@@ -99,7 +100,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
     admission = Admission(loaded.tokenizer, model, processors, adapters, processor)
-    grammars = _grammars(config.grammar_backend, loaded.tokenizer, model.vocab_size)
+    grammars = _grammars(config.grammar_backend, loaded.tokenizer, model.vocab_size, admission)
     occupation = Occupation(
         engine,
         admission,
@@ -177,13 +178,16 @@ def _check_grammar_backend(name: str) -> None:
         raise ModelError(f"grammar_backend {name!r} is not installed: pip install 'nbgen[{name}]'")
 
 
-def _grammars(name: str, tokenizer: Tokenizer, vocab_size: int) -> GrammarCompiler | None:
+def _grammars(name: str, tokenizer: Tokenizer, vocab_size: int, admission: Admission) -> GrammarCompiler | None:
     """None where no answer can be constrained."""
     if name == "none":
         return None
-    return GrammarCompiler(
-        name, lambda: backend_class(name).from_tokenizer(tokenizer.pretrained, vocab_size, tokenizer.eos_ids)
-    )
+
+    def backend() -> Backend:
+        ends = tokenizer.eos_ids | admission.turn_ends
+        return backend_class(name).from_tokenizer(tokenizer.pretrained, vocab_size, ends)
+
+    return GrammarCompiler(name, backend)
 
 
 def _processors(config: EngineConfig) -> LogitProcessors:

@@ -47,6 +47,8 @@ EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
 #: What Mistral's models write between a name and its arguments or not, whichever of it the template does.
 _MISTRAL = (r"\[ARGS\]", r"\[CALL_ID\][\w-]+\[ARGS\]")
 _OPTIONAL = dict.fromkeys(_MISTRAL, r"(?:\[CALL_ID\][\w-]{1,64})?(?:\[ARGS\])?\s*(?=\{)")
+#: A pattern of functions' names.
+NAME = r"[\w.-]{1,200}"
 _DECODER = json.JSONDecoder()
 
 
@@ -177,15 +179,21 @@ def _paths(value: Any, root: str = "") -> tuple[str, str] | None:
     return next((found for found in inner if found), None)
 
 
-def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[str, Any]:
-    """The fields where the name stands before the arguments, perhaps in a section that holds all calls."""
+def _named_fields(before: str, middle: str, separator: str, after: str, bare: str = "") -> dict[str, Any]:
+    """The fields where the name stands before the arguments, perhaps in a section that holds all calls.
+
+    Where tags are left out a call is one only as it is written, up to what its arguments begin with, if `bare` is that.
+    """
     begin = from_tag(shared_end(before, separator)) if separator else before
     end = to_tag(shared_start(after, separator)) if separator else after
     section, rest = before.removesuffix(begin).strip(), after.removeprefix(end).strip()
     opening = rf"(?:{re.escape(section)}\s*)?" if section else ""
     tags, last = _split(begin)
+    if tags and bare:
+        written = rf"{re.escape(last)}{NAME}{re.escape(middle + bare)}"
+        tags = rf"(?:{tags.removesuffix('?')}|(?<!\w)(?={written}))"
     field: dict[str, Any] = {
-        "open_pattern": rf"{SPACES}{opening}{tags}{_first(last)}(?P<name>[\w.-]{{1,200}}){_loose(middle)}",
+        "open_pattern": rf"{SPACES}{opening}{tags}{_first(last)}(?P<name>{NAME}){_loose(middle)}",
         "content": "json",
         "repeats": True,
         "transform": _function("{name}", "{content}"),
@@ -222,7 +230,7 @@ def _of_marks(one: str, two: str, as_text: bool) -> CallFormat | None:
         return None
     before, middle, mark, after = parts.groups()
     separator = two.partition(f"{last}{mark}}}")[2].partition(SECOND)[0]
-    fields = _named_fields(before, middle, separator, after)
+    fields = _named_fields(before, middle, separator, after, bare="{")
     fields[CALLS] |= {"content_args": marked_arguments.content_args(mark)}
     return CallFormat(before, middle, separator, after, MARKED + mark, fields, as_text)
 

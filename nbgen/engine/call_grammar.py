@@ -15,6 +15,7 @@ from nbgen.engine.call_format import CallFormat
 from nbgen.engine.certain_calls import NO_BEGINS, CallBegins
 from nbgen.engine.grammar import Grammar, GrammarError, refusal
 from nbgen.engine.grammar_limits import parsed
+from nbgen.engine.marked_grammar import MARKED
 from nbgen.engine.structural_tag import Format, current, one_of, optional, sequence, text
 from nbgen.engine.template_turns import from_tag, shared_end
 from nbgen.errors import InvalidRequest
@@ -124,8 +125,11 @@ def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
 
 
 def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
-    """The same where a call begins as nothing else does, and as far as what functions take can be enforced."""
-    if calls.style in (None, STYLE) or not calls.before.partition("{")[0].strip(" \n["):
+    """The same where a call begins as nothing else does, and as far as what functions take can be enforced.
+
+    None where that is all or nothing, as it is in the syntaxes that no back end knows.
+    """
+    if (calls.style or STYLE).startswith((STYLE, MARKED)) or not calls.before.partition("{")[0].strip(" \n["):
         return None
     return _when_called(calls, tools)
 

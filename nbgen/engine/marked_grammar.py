@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nbgen.engine.argument_grammar import KNOWN, SHARED, members
+from nbgen.engine.argument_grammar import KNOWN, NAME, SHARED, members
 from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 
 #: What this way is called here, before its mark.
@@ -68,7 +68,11 @@ class MarkedArguments:
 
     def _object(self, schema: dict[str, Any], depth: int) -> Format | None:
         properties, required = schema.get("properties") or {}, schema.get("required") or []
-        if not KNOWN.union(SHARED).issuperset(schema) or not set(properties).issuperset(required):
+        names = all(map(NAME.fullmatch, properties))
+        if not names or not KNOWN.union(SHARED).issuperset(schema) or not set(properties).issuperset(required):
+            return None
+        # A function without properties takes nothing; an object without any may be of any.
+        if not properties and schema.get("additionalProperties", depth > 1) is not False:
             return None
         values = {name: self.value(each, depth) for name, each in properties.items()}
         pairs = {name: sequence(text(f"{name}:"), each) for name, each in values.items() if each is not None}

@@ -57,15 +57,24 @@ def _with_single_calls(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]
             yield from _of_single_calls(message, list(takewhile(_is_result, messages[place + 1 :])))
 
 
-def _of_single_calls(message: ChatMessage, results: list[ChatMessage]) -> Iterator[ChatMessage]:
-    calls = message.tool_calls
+def _of_single_calls(message: ChatMessage, results: list[ChatMessage]) -> list[ChatMessage]:
+    calls, left = message.tool_calls, list(results)
     first = msgspec.structs.replace(message, tool_calls=calls[:1])
-    *turns, last = [first, *(ChatMessage(role="assistant", tool_calls=[call]) for call in calls[1:])]
-    for turn, call in zip(turns, calls, strict=False):
-        yield turn
-        yield from (each for each in results if each.tool_call_id == call.id)
-    yield last
-    yield from (each for each in results if each.tool_call_id not in {call.id for call in calls[:-1]})
+    turns = [first, *(ChatMessage(role="assistant", tool_calls=[call]) for call in calls[1:])]
+    told: list[ChatMessage] = []
+    for turn, call in zip(turns[:-1], calls, strict=False):
+        told.append(turn)
+        if (found := next((each for each in left if each.tool_call_id == call.id), None)) is not None:
+            left.remove(found)
+            told.append(found)
+    told += [turns[-1], *left]
+    in_order = [each for each in told if _is_result(each)] == results
+    return told if in_order or not any(map(_has_media, results)) else [*turns, *results]
+
+
+def _has_media(message: ChatMessage) -> bool:
+    """Media come apart from their messages, in order: so these must stay in it."""
+    return isinstance(message.content, list) and any(part.type != "text" for part in message.content)
 
 
 def _is_result(message: ChatMessage) -> bool:

@@ -81,7 +81,7 @@ class Tokenizer:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         template_options.check(options or {})
         self.check_chat(messages)
-        answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
+        answers = self.answers if any(m.tool_calls or m.reasoning or m.tool_call_id for m in messages) else None
         try:
             text = self._render(
                 [template_message(m, m.text, answers) for m in adapted(messages, answers)],
@@ -101,8 +101,8 @@ class Tokenizer:
 
     @property
     def ends(self) -> list[str]:
-        """The texts of the end tokens."""
-        return [self.token_text(i) for i in self.eos_ids]
+        """The texts of the end tokens, of those that it knows."""
+        return [text for i in self.eos_ids if (text := self.token_text(i))]
 
     @cached_property
     def turn_end(self) -> str:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from nbgen.engine.assembly import Assembly
+from nbgen.engine.grammar import Grammar
 from nbgen.messages import ChatMessage, GenerateRequest
 from nbgen.sampling_params import MAX_N, MAX_STOP_REGEXES, SamplingParams
 from nbgen.word_lists import MAX_WORD_BYTES, MAX_WORDS, WordLists
@@ -54,24 +56,52 @@ def test_what_an_answer_begins_with_is_read_once_for_all_samples(tmp_path: Path)
     assert all([other.append(98), other.append(99)] == said for other in others)
 
 
+def save_with_turn_ends(folder: Path, source: str) -> PreTrainedTokenizerBase:
+    """A model whose settings do not name what its template ends turns with."""
+    tokenizer = AutoTokenizer.from_pretrained(save_model(folder, vocab_size=300))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|end|>"]})
+    tokenizer.chat_template = source
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+TURN_END = "{% for m in messages %}{{ m.content }}<|im_end|>\n{% endfor %}"
+
+
 @pytest.mark.parametrize(
     ("source", "ends"),
     [
-        ("{% for m in messages %}{{ m.content }}<|im_end|>\n{% endfor %}", {"<|im_end|>"}),
+        (TURN_END, {"<|im_end|>"}),
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", set()),
         (CHANNELS.replace("<|return|>", "<|end|>"), set()),
     ],
     ids=["a token", "none", "one within answers"],
 )
 def test_a_chat_ends_where_its_template_ends_turns(tmp_path: Path, source: str, ends: set[str]) -> None:
-    folder = save_model(tmp_path, vocab_size=300)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|end|>"]})
-    tokenizer.chat_template = source
-    tokenizer.save_pretrained(folder)
-    admission = build(folder).admission
+    tokenizer = save_with_turn_ends(tmp_path, source)
+    admission = build(tmp_path).admission
     chat = [ChatMessage(role="user", content="hi")]
     for request, expected in ({"messages": chat, "parts": True}, ends), ({"text": "hi"}, set()):
         (sequence,) = admission.sequences(GenerateRequest(rid="r", params=SamplingParams(), **request))
         own = {tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(expected))}
         assert sequence.stop_token_ids == own
+
+
+def test_a_turn_ends_where_its_grammar_may(tmp_path: Path) -> None:
+    tokenizer = save_with_turn_ends(tmp_path, TURN_END)
+    assembly = build(tmp_path)
+    (end,) = tokenizer.convert_tokens_to_ids(["<|im_end|>"])
+    form = {"text": "hi", "params": SamplingParams(json_schema='{"type": "string"}')}
+    (sequence,) = assembly.admission.sequences(GenerateRequest(rid="r", **form))
+    assert end in sequence.stop_token_ids
+    try:
+        matcher = assembly.grammars.submit(Grammar(*sequence.params.grammar)).result().matcher()
+    finally:
+        assembly.grammars.close()
+    mask = torch.zeros(1, matcher.num_words, dtype=torch.int32)
+    for token in tokenizer.encode('"a"', add_special_tokens=False):
+        matcher.fill(mask, 0)
+        assert not (mask[0, end // 32] >> end % 32) & 1
+        matcher.accept(token)
+    assert matcher.may_end
+    assert matcher.accept(end)

@@ -148,6 +148,7 @@ def test_a_call_in_a_channel_may_speak_of_its_end() -> None:
         *(("objects", "<tool_call>"), ("list", "[TOOL_CALLS]"), ("named", "[TOOL_CALLS]"), ("section", "</call>")),
         *(("named", "[TOOL_CALLS]f[ARGS]"), ("section", "<call>f<sep>"), ("tags", "<tool_call>\n<function=f>\n")),
         *(("section", "</calls>"), ("bare", '{"name": 1, "a": <}'), ("python", "<|tool_call_start|>,")),
+        *(("marked", "call: Name["), ("marked", "call: name {"), ("marked", "recall:name{")),
     ],
 )
 def test_prose_may_speak_of_tags(way: str, tag: str, cut: bool) -> None:

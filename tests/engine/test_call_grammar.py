@@ -123,7 +123,7 @@ def test_calls_that_may_not_be_parallel_end_with_the_first(accepts: Accepts, way
     assert accepts(tag, "Well. " + written(way, 1))
     assert not accepts(tag, written(way, 2))
     assert not accepts(tag, f"{written(way, 1)} Well. {written(way, 1)}")
-    for unguided in ("bare", "python"):
+    for unguided in ("bare", "python", "marked"):
         assert grammar(unguided, ToolOptions(tools=TOOLS, parallel=False)) is None, "who reads the answer ends them"
 
 
@@ -137,8 +137,8 @@ def test_what_cannot_be_enforced_is_guided_as_far_as_it_can_be(accepts: Accepts)
     tag = grammar("objects", ToolOptions(tools=tools, guided=True))
     assert accepts(tag, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
     assert not accepts(tag, '<tool_call>\n{"name": "g", "arguments": {"a": 1}}\n</tool_call>')
-    for way in ("bare", "python"):
-        assert grammar(way, ToolOptions(tools=TOOLS, guided=True)) is None, "a call begins like other text"
+    for way in ("bare", "python", "marked"):
+        assert grammar(way, ToolOptions(tools=TOOLS, guided=True)) is None, "it begins like other text, or may be none"
     assert (
         answer_grammar(learned(template("", THOUGHT)), SamplingParams(), ToolOptions(tools=TOOLS, guided=True), None)
         is None
@@ -255,11 +255,14 @@ def test_older_structural_tags_stand_beside_tools_and_thoughts(accepts: Accepts)
         assert not accepts(found, f"{thought}so <f>x</f>")
 
 
+def taking(tools: ToolOptions, parameters: dict[str, Any]) -> ToolOptions:
+    function = {"name": "f", "parameters": parameters}
+    return msgspec.structs.replace(tools, tools=[{"type": "function", "function": function}])
+
+
 def bare(tools: ToolOptions, parameters: dict[str, Any] | None = None) -> str | None:
     """For a model whose calls in Python's syntax are all of an answer."""
-    if parameters is not None:
-        function = {"name": "f", "parameters": parameters}
-        tools = msgspec.structs.replace(tools, tools=[{"type": "function", "function": function}])
+    tools = tools if parameters is None else taking(tools, parameters)
     return answer_grammar(learned(template(BARE_PYTHON)), SamplingParams(), tools, None)
 
 
@@ -312,6 +315,17 @@ def test_arguments_in_python_are_as_the_schema_says(
 )
 def test_what_python_cannot_say_is_refused(parameters: dict[str, Any]) -> None:
     assert "Python's syntax" in str(refused(bare(MUST, {"type": "object", **parameters})))
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "object", "additionalProperties": {}}, {}])
+def test_an_object_of_any_properties_cannot_be_said_between_marks(accepts: Accepts, schema: dict[str, Any]) -> None:
+    for properties in {"a": schema}, {"a b": {"type": "null"}}:
+        tools = taking(MUST, {"type": "object", "properties": properties})
+        assert "a syntax of its own" in str(refused(grammar("marked", tools)))
+    empty = {"type": "object", "additionalProperties": False}
+    for properties, call in ({}, "{}"), ({"a": empty}, "{a:{}}"):
+        tag = grammar("marked", taking(MUST, {"type": "object", "properties": properties}))
+        assert accepts(tag, f"<|tool_call>call:f{call}<tool_call|>")
 
 
 def test_channels_are_opened(accepts: Accepts) -> None:

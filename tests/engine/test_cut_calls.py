@@ -131,6 +131,8 @@ def test_a_call_in_a_channel_is_told_as_well() -> None:
         (BARE_PYTHON, "[1, 2"),
         (BARE_PYTHON, "[print("),
         (BARE_PYTHON, "[get_wea"),
+        (CALLS["marked"], "a call"),
+        (CALLS["marked"], "so call:f{a, and more"),
     ],
 )
 def test_text_that_is_cut_stays_text(calls: str, text: str) -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
@@ -11,7 +12,7 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 from nbgen.engine.template_messages import adapted
 from nbgen.engine.tokenizer import MAX_BESIDE_TEXT, Tokenizer
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, ToolCall
+from nbgen.messages import ChatMessage, ContentPart, ToolCall
 from tests.chat_templates import CALLS, CHANNELS, template
 from tests.conftest import save_tokenizer
 from tests.engine.test_answer_format import TOOLS
@@ -94,6 +95,15 @@ def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_
     told = [(each.content, *(call.name for call in each.tool_calls)) for each in adapted(messages, tokenizer.answers)]
     once = [("Well.", "f1"), ("result 1",), ("", "f2"), ("result 2",), ("", "f3"), ("result x",), ("result 3",)]
     assert told == [("result x",), ("?",), *once, ("?",), *once]
+    same = [ToolCall(id=each, name="f", arguments="{}") for each in ("a", "a", "")]
+    ids = ["", "a", "a", "a"]
+    results = [ChatMessage(role="tool", tool_call_id=each, content=str(i)) for i, each in enumerate(ids)]
+    messages = [ChatMessage(role="assistant", tool_calls=same), *results]
+    told = [each.content for each in adapted(messages, tokenizer.answers)]
+    assert told == ["", "1", "", "2", "", "0", "3"], "each result is there once"
+    seen = [msgspec.structs.replace(each, content=[ContentPart(type="image")]) for each in results]
+    told = adapted([ChatMessage(role="assistant", tool_calls=same), *seen], tokenizer.answers)
+    assert [each.tool_call_id for each in told if each.role == "tool"] == ids, "media are in the order in which they come"
 
 
 def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> None:
@@ -109,6 +119,8 @@ def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> 
     text = tokenizer.text(tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results]))
     found, told = re.findall(r"\[ID\](\w{9})\[", text), re.findall(r"<result>(\w{9}) ", text)
     assert (found, len(set(found)), found[2]) == (told, 4, "nineChars")
+    alone = re.findall(r"<result>(.*?) ", tokenizer.text(tokenizer.encode_chat(results)))
+    assert alone == told, "a result whose call was left out is one as well"
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:
@@ -126,6 +138,7 @@ def test_an_id_that_the_tokenizer_does_not_know_has_no_text() -> None:
     tokenizer = Tokenizer(ByT5Tokenizer(), {1, 500}, 512)
     assert [tokenizer.token_text(token) for token in (ord("a") + 3, 500)] == ["a", ""]
     assert tokenizer.answers is None
+    assert tokenizer.ends == ["</s>"]
 
 
 def test_byte_fallback_tells_those_of_its_bytes_and_not_those_of_what_is_lost() -> None:
