@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import CALLS, template
+from tests.chat_templates import CALLS, SHOWN, template
 from tests.engine.test_answer_format import joined, learned, read
 
 #: What models write at times of a template's way, and the text that is no part of a call.
@@ -49,7 +49,6 @@ def test_calls_are_read_that_are_not_quite_as_the_template_writes_them(way: str,
     [
         ("{'x': [1, True], \"y\": None}", {"x": [1, True], "y": None}),
         ('{"x": [1, true], "y": null}', {"x": [1, True], "y": None}),
-        ("<![CDATA[{'x': '</p>'}]]>", {"x": "</p>"}),
         ("[1]\n", [1]),
         ("{'x': f()}", "{'x': f()}"),
         ("Rome", "Rome"),
@@ -66,11 +65,25 @@ def test_lists_and_objects_in_tags_may_be_written_as_python_does(written: str, v
     assert isinstance(json.loads(call.arguments)["b"], str)
 
 
-def test_an_argument_ends_where_the_next_begins() -> None:
-    text = (
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nA <b>\n<parameter=days>\n1\n</parameter>\n</function>"
-    )
-    assert joined(read(learned(template(CALLS["tags"])), text))[2] == [("get_weather", {"city": "A <b>", "days": 1})]
+#: A text as an argument, and what it is read as where a template tells of sections, and where not.
+TEXTS = [
+    ("A <b>", "A <b>", "A <b>"),
+    ("use <parameter=x> here", *["use <parameter=x> here"] * 2),
+    ("a\n<parameter=x> b", *["a\n<parameter=x> b"] * 2),
+    ("<![CDATA[a</parameter>\n<parameter=days>\n9\n]]>", "a</parameter>\n<parameter=days>\n9\n", None),
+    ("<![CDATA[a]]>", "a", "<![CDATA[a]]>"),
+    ("<![CDATA[a]]> b", *["<![CDATA[a]]> b"] * 2),
+]
+
+
+@pytest.mark.parametrize("end", ["\n</parameter>", ""])
+@pytest.mark.parametrize(("text", "quoted", "plain"), TEXTS)
+def test_an_argument_ends_where_its_tag_does_or_the_next_begins(text: str, quoted: str, plain: str, end: str) -> None:
+    arguments = f"<parameter=city>\n{text}{end}\n<parameter=days>\n1\n</parameter>"
+    for told, city in (("Write <![CDATA[text]]>.", quoted), ("", plain)):
+        found = learned(template(CALLS["tags"], shown=told + SHOWN))
+        calls = joined(read(found, f"<tool_call>\n<function=get_weather>\n{arguments}\n</function>\n</tool_call>"))[2]
+        assert city is None or calls == [("get_weather", {"city": city, "days": 1})]
 
 
 @pytest.mark.parametrize(
