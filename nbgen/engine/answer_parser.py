@@ -238,7 +238,8 @@ class AnswerParser:
         try:
             return process_field(body, call.field, call.named)
         except (ValueError, KeyError):
-            found = read_calls(body) if call.field.name in (CALLS, BARE_OBJECTS) else []
+            bare = call.field.name != BARE_OBJECTS  # a name alone would be text there
+            found = read_calls(body, bare=bare) if call.field.name in (CALLS, BARE_OBJECTS) else []
             if not found or not self._known.issuperset(name for name, _ in found):
                 raise
             return [{"function": {"name": name, "arguments": arguments}} for name, arguments in found]

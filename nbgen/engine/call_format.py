@@ -78,15 +78,18 @@ class CallFormat(NamedTuple):
         for as_text in (False, True):
             one, two = (call_turn(turns, names, as_text=as_text) for names in (NAMES[:1], NAMES))
             if FIRST in one and str(ARGUMENTS) not in one:
-                return cls.written_so(one, two, as_text=as_text)
+                return cls.written_so(one, two, as_text=as_text, quoted="<![CDATA[" in turns.shown)
         return None
 
     @classmethod
-    def written_so(cls, one: str, two: str, *, as_text: bool = False) -> CallFormat | None:
-        """The format of what calls the first function, and both (or ""); None for one that is not understood."""
+    def written_so(cls, one: str, two: str, *, as_text: bool = False, quoted: bool = False) -> CallFormat | None:
+        """The format of what calls the first function, and both (or ""); None for one that is not understood.
+
+        Arguments in tags are `quoted` if they may stand in CDATA sections.
+        """
         name = one.index(FIRST)
         if (found := _json_arguments(one, name)) is None:
-            return _of_marks(one, two, as_text) or _of_tags(one, two, as_text)
+            return _of_marks(one, two, as_text) or _of_tags(one, two, as_text, quoted)
         texts = _texts(one, two, *found)
         if (field := _object_field(one, two)) is not None:
             return cls(*texts, "json", field, as_text)
@@ -235,7 +238,7 @@ def _of_marks(one: str, two: str, as_text: bool) -> CallFormat | None:
     return CallFormat(before, middle, separator, after, MARKED + mark, fields, as_text)
 
 
-def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
+def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | None:
     """The format where each argument has a tag."""
     (key, value), (other, last) = ARGUMENTS.items()
     parts = re.fullmatch(f"(.*){FIRST}(.*){key}(.*){value}(.*){other}(.*){last}(.*)", one, re.DOTALL)
@@ -247,11 +250,13 @@ def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    # An attribute says what is text, and text may stand in a section for it.
-    between = _loose(between).replace('"true"', '"(?:true|false)"')
-    value = r"(?P<quoted><!\[CDATA\[)?(?P<value>.*?)(?(quoted)\]\]>)"
-    end = rf"(?:{_loose(close)}|\s*(?={_first(tag)}[^<>\n]{{1,200}}{between}))"  # or the next, where it is left out
-    pattern = rf"{_loose(tag)}(?P<key>[^<>\n]{{1,200}}?){between}{value}{end}"
+    value, end, key = r"(?P<value>.*?)", _loose(close), r"[^<>\n]{1,200}"
+    if quoted:  # a text may stand in a section for it
+        value = rf"(?P<quoted><!\[CDATA\[)?{value}(?(quoted)\]\]>)"
+    if joint.removesuffix(tag).endswith("\n"):  # or the next begins in a line as here, where the end is left out
+        end = rf"(?:{end}|\s*\n(?={re.escape(tag)}{key}{re.escape(between)}))"
+    between = _loose(between).replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
+    pattern = rf"{_loose(tag)}(?P<key>{key}?){between}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
     fields[CALLS] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
     return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)

@@ -61,8 +61,9 @@ def certain_begins(answers: AnswerFormat, params: SamplingParams, tools: ToolOpt
         return NO_BEGINS
     ends = {each["name"] + calls.middle: each["name"] for each in _allowed(tools)}
     before, between = calls.before.lstrip(), calls.separator if _must_call(tools) and tools.parallel else ""
-    again = from_tag(shared_end(before, between))  # each call has tags of its own, or they are a list
-    opening, following = (again or before, before), () if again else (between,)
+    again = from_tag(shared_end(before, between))  # each call has tags of its own
+    listed = any(each.get("transform_each") for each in calls.fields.values())
+    opening, following = (again or before, before), (between,) if listed and not again else ()
     return CallBegins(
         {begin + end: name for begin in opening for end, name in ends.items()},
         {begin + end: name for begin in following for end, name in ends.items() if between},

@@ -69,11 +69,17 @@ def _opening_tag(turns: TemplateTurns, before: str, end: str) -> str:
 
 
 def _around_text(turns: TemplateTurns, source: str, pair: tuple[str, str]) -> str:
-    """A pattern of the tags that text stands between: those of the model's turns, or those that a template tells of."""
+    """A pattern of the tags that text stands between: those of the model's turns, or those that a template tells of.
+
+    The latter are words like others but where a thought has just ended, and at the end of the text that begins there.
+    """
     tag = turns.start.strip()
-    if not re.fullmatch(_TAG, tag) or tag in pair:
-        tag = next((tag for tag in TEXT_TAGS if _closing(tag) in source), "")
-    return rf"{SPACES}(?:{re.escape(tag)}|{re.escape(_closing(tag))})\s*" if tag else ""
+    if re.fullmatch(_TAG, tag) and tag not in pair:
+        return rf"{SPACES}(?:{re.escape(tag)}|{re.escape(_closing(tag))})\s*"
+    if tag := next((tag for tag in TEXT_TAGS if _closing(tag) in source), ""):
+        end = rf"{re.escape(pair[1])}\s*"
+        return rf"(?<={end}){tag}\s*|{SPACES}{_closing(tag)}\s*\Z(?<={end}{tag}.*)"
+    return ""
 
 
 def _closing(tag: str) -> str:

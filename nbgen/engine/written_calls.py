@@ -28,20 +28,30 @@ _STRING = re.compile(
 )
 #: What comes after a value, or after a key.
 _FOLLOWS = re.compile(r"\s*+(?:[,:)\]}]|\Z)")
+#: What stands in two strings and between them, by their quote: an operator, nothing, or the key of the other.
+_TWO_STRINGS = {
+    quote: re.compile(rf"{quote}\s*+(?:[-+*/%|&{quote}]|(?:[,;]\s*+)?[\w.$-]++\s*+=\s*+{quote})|[-+*/%|&]\s*+{quote}")
+    for quote in "'\""
+}
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
 #: What JSON calls may hold their arguments in.
 _ARGUMENTS = ("arguments", "parameters")
+#: What such have that have no arguments.
+_BARE = {"name", "type", "id"}
 
 
-def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and arguments of all calls of a text that is nothing else. Raises ValueError where it is."""
+def read_calls(text: str, *, bare: bool = True) -> list[tuple[str, dict[str, Any]]]:
+    """Names and arguments of all calls of a text that is nothing else. Raises ValueError where it is.
+
+    Unless `bare`, an object with a name and no arguments is no call.
+    """
     text = text.strip()
     try:
         json_objects = re.match(r"\[?\s*\{", text)
-        found = [_of_object(value) for value in _json_objects(text)] if json_objects else _Reader(text).calls()
+        found = [_of_object(value, bare) for value in _json_objects(text)] if json_objects else _Reader(text).calls()
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not found:
@@ -94,11 +104,12 @@ def _json_objects(text: str) -> Iterator[Any]:
         place = re.compile(r"[\s,;]*").match(text, end).end()  # type: ignore[union-attr]
 
 
-def _of_object(value: Any) -> tuple[str, dict[str, Any]]:
+def _of_object(value: Any, bare: bool) -> tuple[str, dict[str, Any]]:
     if isinstance(value, dict) and isinstance(function := value.get("function"), dict) and "name" in function:
         value = function
     if isinstance(value, dict) and isinstance(name := value.get("name"), str):
-        arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
+        nothing = {} if bare and _BARE.issuperset(value) else None  # one that has other keys tells of a function
+        arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), nothing)
         if isinstance(arguments, dict):
             return name, arguments
     if isinstance(value, dict) and len(value) == 1:
@@ -216,8 +227,10 @@ class _Reader:
         """One with quotes in it that should be escaped: it ends at one that something may follow."""
         quote = self._text[self._place]
         end = re.compile(quote + _FOLLOWS.pattern).search(self._text, self._place + 1)
-        if quote not in "'\"" or end is None:
+        if quote not in _TWO_STRINGS or end is None:
             raise ValueError(f"unexpected at {self._place}")
+        if _TWO_STRINGS[quote].search(self._text, self._place + 1, end.start()):
+            raise ValueError(f"two strings at {self._place}")
         body, self._place = self._text[self._place + 1 : end.start()], end.start() + 1
         return _ESCAPE.sub(_character, body)
 

@@ -237,7 +237,7 @@ def token_fields(entry: TokenLogprobs) -> list[Any]:
 
 def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:
     """Thoughts and calls as deltas carry them, and what is new of calls to come: what is cut cannot be called."""
-    over = {part.tool_call.id for part in parts if part.tool_call}
+    over = {part.tool_call.id for part in parts if part.tool_call and not part.cut}
     begun = [part.tool_call_delta for part in parts if part.tool_call_delta and part.tool_call_delta.id not in over]
     found = {
         "reasoning": "".join(part.reasoning for part in parts),

@@ -118,22 +118,23 @@ def test_a_template_that_leaves_thoughts_out_is_known_by_its_tags(before: str, a
     assert found.calls is None
 
 
-@pytest.mark.parametrize(
-    ("text", "told", "before", "after"),
-    [
-        ("<|START_TEXT|>%s<|END_TEXT|>", "", "<|START_TEXT|>", "<|END_TEXT|>"),
-        ("%s", "Write <response></response>.", "<response>", "</response>"),
-    ],
-)
-def test_text_may_stand_between_tags_beside_thoughts_that_a_template_leaves_out(
-    text: str, told: str, before: str, after: str
-) -> None:
-    source = (TURNS % ("", "")).replace("{{ m.content or '' }}", text % "{{ m.content or '' }}")
-    found = learned(f"{source}{{# thoughts: …</think> #}}{{# {told} #}}")
+def test_text_may_stand_between_tags_beside_thoughts_that_a_template_leaves_out() -> None:
+    text = "<|START_TEXT|>{{ m.content or '' }}<|END_TEXT|>"
+    found = learned((TURNS % ("", "")).replace("{{ m.content or '' }}", text) + "{# thoughts: …</think> #}")
     for size in (1, 1000):
-        assert joined(read(found, f"<think>a</think>\n{before}b{after}", size=size)) == ("b", "a", [])
-        assert joined(read(found, f"{before}b{after}", size=size)) == ("b", "", [])
+        assert joined(read(found, "<think>a</think>\n<|START_TEXT|>b<|END_TEXT|>", size=size)) == ("b", "a", [])
+        assert joined(read(found, "<|START_TEXT|>b<|END_TEXT|>", size=size)) == ("b", "", [])
         assert joined(read(found, "b", size=size)) == ("b", "", [])
+
+
+@pytest.mark.parametrize("text", ["b", "See:\n<response>\n 1\n</response>\n\nSo.", "<response>1</response>"])
+def test_tags_that_a_template_tells_of_stand_around_the_text_after_a_thought(text: str) -> None:
+    found = learned(TURNS % ("", "") + "{# …</think> <response></response> #}")
+    for size in (1, 7, 1000):
+        assert joined(read(found, f"<think>a</think>\n<response>{text}</response>\n", size=size)) == (text, "a", [])
+        assert joined(read(found, text, size=size)) == (text, "", [])
+        if not text.startswith("<"):
+            assert joined(read(found, f"<think>a</think>{text}", size=size)) == (text, "a", [])
 
 
 @pytest.mark.parametrize("calls", ["", PYTHONIC])
@@ -160,58 +161,6 @@ def test_what_began_like_a_call_and_is_none_is_text(text: str) -> None:
     assert len(content.strip()) >= len(text) - len("<tool_call></tool_call>\n\n")
 
 
-#: What models write at times of a template's way, and the text that is no part of a call.
-ODD = [
-    ("bare", '{"type": "function", "name": "get_weather", "parameters": {"days": 1}}', ""),
-    ("bare", '{"name": "get_weather", "arguments": {"days": 1}}', ""),
-    ("objects", '<tool_call>{"parameters": {"days": 1}, "name": "get_weather"}</tool_call>', ""),
-    ("list", '[TOOL_CALLS]{"name": "get_weather", "arguments": {"days": 1}} Well.', "Well."),
-    ("tags", "Well.\n<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>", "Well."),
-    ("tags", "<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>\n</tool_call>", ""),
-    ("named", '[TOOL_CALLS]get_weather{"days": 1}', ""),
-    ("named", '[TOOL_CALLS]get_weather[CALL_ID]a1[ARGS]{"days": 1}', ""),
-    ("marked", "call:get_weather{days:1}<tool_call|>", ""),
-    ("marked", "<|tool_call>call:get_weather{ days : 1 }", ""),
-    ("row", "<calls>get_weather(days=1)</calls>", ""),
-]
-
-
-@pytest.mark.parametrize(("way", "text", "beside"), ODD)
-def test_calls_are_read_that_are_not_quite_as_the_template_writes_them(way: str, text: str, beside: str) -> None:
-    found = learned(template(CALLS[way]))
-    for size in (1, 7, 1000):
-        assert joined(read(found, text, size=size)) == (beside, "", [("get_weather", {"days": 1})])
-
-
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        ("{'x': [1, True], \"y\": None}", {"x": [1, True], "y": None}),
-        ('{"x": [1, true], "y": null}', {"x": [1, True], "y": None}),
-        ("<![CDATA[{'x': '</p>'}]]>", {"x": "</p>"}),
-        ("[1]\n", [1]),
-        ("{'x': f()}", "{'x': f()}"),
-        ("Rome", "Rome"),
-    ],
-)
-def test_lists_and_objects_in_tags_may_be_written_as_python_does(written: str, value: Any) -> None:
-    types = {"anyOf": [{"type": "object"}, {"type": "array"}, {"type": "null"}]}
-    tools = [{"function": {"name": "f", "parameters": {"properties": {"a": types, "b": {"type": "string"}}}}}]
-    text = "".join(f"<parameter={key}>{written}</parameter>" for key in "ab")
-    parser = learned(template(CALLS["tags"])).parser("", tools, thoughts=True)
-    parts = parser.feed(f"<tool_call><function=f>{text}</function></tool_call>", last=True)
-    (call,) = [part.tool_call for part in parts]
-    assert json.loads(call.arguments)["a"] == value
-    assert isinstance(json.loads(call.arguments)["b"], str)
-
-
-def test_an_argument_ends_where_the_next_begins() -> None:
-    text = (
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nA <b>\n<parameter=days>\n1\n</parameter>\n</function>"
-    )
-    assert joined(read(learned(template(CALLS["tags"])), text))[2] == [("get_weather", {"city": "A <b>", "days": 1})]
-
-
 def test_white_space_between_tags_may_be_missing() -> None:
     each = "<arg_key>{{ key }}</arg_key>\n<arg_value>{{ value }}</arg_value>\n"
     source = template(CALLS["tags"].replace("<parameter={{ key }}>\n{{ value }}\n</parameter>\n", each))
@@ -225,21 +174,6 @@ def test_an_attribute_may_say_what_is_no_text(text: str) -> None:
     source = template(CALLS["tags"].replace("<parameter={{ key }}>\n{{ value }}\n</parameter>\n", each))
     text = f'<tool_call>\n<function=get_weather>\n<p name="days" string="{text}">1</p></function>\n</tool_call>'
     assert joined(read(learned(source), text)) == ("", "", [("get_weather", {"days": 1})])
-
-
-@pytest.mark.parametrize(
-    ("way", "separator"), [("bare", "; "), ("bare", "\n"), ("tags", "\n"), ("marked", "<tool_call|>\n")]
-)
-def test_several_calls_without_what_begins_them(way: str, separator: str) -> None:
-    found = learned(template(CALLS[way]))
-    each = {
-        "bare": '{"name": "get_weather", "parameters": {"days": %d}}',
-        "tags": "<function=get_weather>\n<parameter=days>\n%d\n</parameter>\n</function>",
-        "marked": "call:get_weather{days:%d}",
-    }[way]
-    for size in (1, 7, 1000):
-        text = separator.join(each % days for days in (1, 2))
-        assert joined(read(found, text, size=size)) == ("", "", [("get_weather", {"days": days}) for days in (1, 2)])
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,19 @@ def test_each_of_several_calls_comes_as_it_is_written(way: str) -> None:
     assert [arguments for _, arguments, _ in told(parts)[1]] == bodies
 
 
+@pytest.mark.parametrize("between", ["\n", "; ", ""])
+def test_calls_without_a_tag_or_a_list_are_told_once(between: str) -> None:
+    each = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
+    calls = "{% for call in m.tool_calls or [] %}{% set f = call.function %}" + each
+    found = learned(template(calls + "{% if not loop.last %}" + between + "{% endif %}{% endfor %}"))
+    certain = certain_begins(found, SamplingParams(), MUST)
+    bodies = [json.dumps({"city": city * 60}) for city in "ab"]
+    text = found.calls.written(("get_weather", json.loads(body)) for body in bodies)
+    for size in (1, 64, 1000):
+        parts = parts_of(found, [text[at : at + size] for at in range(0, len(text), size)], certain)
+        assert told(parts) == ("", [("get_weather", body, False) for body in bodies])
+
+
 def test_a_call_that_stops_where_no_grammar_lets_it_is_told_as_cut() -> None:
     """Where a stop string ends it; or where a library lets more through than JSON."""
     begun = written("objects", ['{"city": "Rome"}'])

@@ -41,6 +41,7 @@ def test_values_may_be_written_as_python_does(arguments: dict[str, Any]) -> None
     [
         ("'It's \"so\", '1,2p' and so on\\n'", "It's \"so\", '1,2p' and so on\n"),
         ('"a "b" c"', 'a "b" c'),
+        ('"a-b "c d=e" f +"', 'a-b "c d=e" f +'),
         ("'It\\'s \"so\", [1)]'", 'It\'s "so", [1)]'),
         ('"""a "b"\nc"""', 'a "b"\nc'),
         ("'''a'b'''", "a'b"),
@@ -78,6 +79,8 @@ def test_several_calls(text: str, names: list[str]) -> None:
         *("f(a=1, a=2)", "f(a=1 b=2)", "f(a='x)", "f(a=\"x')", "f(a={1: 2})", "f(a=(1, 2))", "f(a=2024-01-01)"),
         *("f(a=b'x')", "f(a=1j)", "f(a=__import__('os'))", "f(a=[1)", "f(**a)", "f(a=lambda: 1)", "f(a='\\U00ffffff')"),
         *("{}", "[{}]", "[1]", '{"name": 1}', '{"name": "f", "arguments": [1]}', '{"name": "f"', '[{"name": "f"}, 1]'),
+        *('{"name": "f", "description": "so"}', "f(a='x' 'y')", 'f(a="x" + "y")', "f(a='x' % '%')"),
+        *('f(a="x"; b="y")', 'f(a="x" b = "y")', "f(a='x'; b='y')"),
     ],
 )
 def test_all_else_is_none(text: str) -> None:

@@ -178,6 +178,8 @@ def test_what_deltas_and_progress_carry() -> None:
     assert native.part_fields([*begun, more]) == {"tool_call_deltas": [deltas[0], joined]}
     told = native.part_fields([begun[0], AnswerPart(tool_call=call), begun[1]])
     assert told == {"tool_call_deltas": deltas[1:], "tool_calls": calls}
+    cut = native.part_fields([begun[0], AnswerPart(tool_call=call, cut=True)])
+    assert cut == {"tool_call_deltas": deltas[:1]}
     progress = LoadProgress(stage="weights", done=1, total=2)
     assert native.progress_fields(progress) == {"stage": "weights", "done": 1, "total": 2}
 

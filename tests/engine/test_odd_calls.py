@@ -1,0 +1,101 @@
+"""Calls that are not quite as a template writes them are read, and what only speaks of calls is text."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chat_templates import CALLS, SHOWN, template
+from tests.engine.test_answer_format import joined, learned, read
+
+#: What models write at times of a template's way, and the text that is no part of a call.
+ODD = [
+    ("bare", '{"type": "function", "name": "get_weather", "parameters": {"days": 1}}', ""),
+    ("bare", '{"name": "get_weather", "arguments": {"days": 1}}', ""),
+    ("objects", '<tool_call>{"parameters": {"days": 1}, "name": "get_weather"}</tool_call>', ""),
+    ("list", '[TOOL_CALLS]{"name": "get_weather", "arguments": {"days": 1}} Well.', "Well."),
+    ("tags", "Well.\n<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>", "Well."),
+    ("tags", "<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>\n</tool_call>", ""),
+    ("named", '[TOOL_CALLS]get_weather{"days": 1}', ""),
+    ("named", '[TOOL_CALLS]get_weather[CALL_ID]a1[ARGS]{"days": 1}', ""),
+    ("marked", "call:get_weather{days:1}<tool_call|>", ""),
+    ("marked", "<|tool_call>call:get_weather{ days : 1 }", ""),
+    ("row", "<calls>get_weather(days=1)</calls>", ""),
+]
+#: What speaks of a function and calls none.
+NO_CALLS = [
+    ("bare", 'My tool is {"name": "get_weather", "description": "the weather"} and more.'),
+    ("bare", '{"name": "get_weather"}'),
+    ("objects", 'Mine: <tool_call>{"name": "get_weather", "schema": 1}</tool_call> so.'),
+]
+
+
+@pytest.mark.parametrize(("way", "text"), NO_CALLS)
+def test_what_speaks_of_a_function_is_text(way: str, text: str) -> None:
+    found = learned(template(CALLS[way]))
+    for size in (1, 7, 1000):
+        assert joined(read(found, text, size=size)) == (text, "", [])
+
+
+@pytest.mark.parametrize(("way", "text", "beside"), ODD)
+def test_calls_are_read_that_are_not_quite_as_the_template_writes_them(way: str, text: str, beside: str) -> None:
+    found = learned(template(CALLS[way]))
+    for size in (1, 7, 1000):
+        assert joined(read(found, text, size=size)) == (beside, "", [("get_weather", {"days": 1})])
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("{'x': [1, True], \"y\": None}", {"x": [1, True], "y": None}),
+        ('{"x": [1, true], "y": null}', {"x": [1, True], "y": None}),
+        ("[1]\n", [1]),
+        ("{'x': f()}", "{'x': f()}"),
+        ("Rome", "Rome"),
+    ],
+)
+def test_lists_and_objects_in_tags_may_be_written_as_python_does(written: str, value: Any) -> None:
+    types = {"anyOf": [{"type": "object"}, {"type": "array"}, {"type": "null"}]}
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"a": types, "b": {"type": "string"}}}}}]
+    text = "".join(f"<parameter={key}>{written}</parameter>" for key in "ab")
+    parser = learned(template(CALLS["tags"])).parser("", tools, thoughts=True)
+    parts = parser.feed(f"<tool_call><function=f>{text}</function></tool_call>", last=True)
+    (call,) = [part.tool_call for part in parts]
+    assert json.loads(call.arguments)["a"] == value
+    assert isinstance(json.loads(call.arguments)["b"], str)
+
+
+#: A text as an argument, and what it is read as where a template tells of sections, and where not.
+TEXTS = [
+    ("A <b>", "A <b>", "A <b>"),
+    ("use <parameter=x> here", *["use <parameter=x> here"] * 2),
+    ("a\n<parameter=x> b", *["a\n<parameter=x> b"] * 2),
+    ("<![CDATA[a</parameter>\n<parameter=days>\n9\n]]>", "a</parameter>\n<parameter=days>\n9\n", None),
+    ("<![CDATA[a]]>", "a", "<![CDATA[a]]>"),
+    ("<![CDATA[a]]> b", *["<![CDATA[a]]> b"] * 2),
+]
+
+
+@pytest.mark.parametrize("end", ["\n</parameter>", ""])
+@pytest.mark.parametrize(("text", "quoted", "plain"), TEXTS)
+def test_an_argument_ends_where_its_tag_does_or_the_next_begins(text: str, quoted: str, plain: str, end: str) -> None:
+    arguments = f"<parameter=city>\n{text}{end}\n<parameter=days>\n1\n</parameter>"
+    for told, city in (("Write <![CDATA[text]]>.", quoted), ("", plain)):
+        found = learned(template(CALLS["tags"], shown=told + SHOWN))
+        calls = joined(read(found, f"<tool_call>\n<function=get_weather>\n{arguments}\n</function>\n</tool_call>"))[2]
+        assert city is None or calls == [("get_weather", {"city": city, "days": 1})]
+
+
+@pytest.mark.parametrize(
+    ("way", "separator"), [("bare", "; "), ("bare", "\n"), ("tags", "\n"), ("marked", "<tool_call|>\n")]
+)
+def test_several_calls_without_what_begins_them(way: str, separator: str) -> None:
+    found = learned(template(CALLS[way]))
+    each = {
+        "bare": '{"name": "get_weather", "parameters": {"days": %d}}',
+        "tags": "<function=get_weather>\n<parameter=days>\n%d\n</parameter>\n</function>",
+        "marked": "call:get_weather{days:%d}",
+    }[way]
+    for size in (1, 7, 1000):
+        text = separator.join(each % days for days in (1, 2))
+        assert joined(read(found, text, size=size)) == ("", "", [("get_weather", {"days": days}) for days in (1, 2)])
