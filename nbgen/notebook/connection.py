@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -207,7 +207,7 @@ class Connection:
 
     def _transport(self, kind: Callable[..., T]) -> T | None:
         """What notices a server gone without a word; None where httpx is to ask a proxy that the environment names."""
-        if not self.direct and getproxies():
+        if not self.direct and proxied(self.url):
             return None
         options = {"uds": self.socket} if self.socket else {"socket_options": keepalive.OPTIONS}
         return kind(verify=self._settings["verify"], trust_env=False, limits=LIMITS, **options)
@@ -268,6 +268,13 @@ def _let_go(inherited: httpx.Client) -> None:
 def patience(seconds: float | None) -> httpx.Timeout:
     """So long without a byte; whether somebody is there at all is known sooner."""
     return httpx.Timeout(seconds, connect=min(seconds or CONNECT_SECONDS, CONNECT_SECONDS), write=SILENCE_SECONDS)
+
+
+def proxied(url: str) -> bool:
+    """Whether the environment names a proxy for this address, and does not except its host."""
+    parts, proxies = urlsplit(url), getproxies()
+    named = proxies.get(parts.scheme) or proxies.get("all")
+    return bool(named) and not proxy_bypass(parts.netloc.rpartition("@")[2])
 
 
 def sendable(token: str) -> str:

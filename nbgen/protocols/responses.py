@@ -45,8 +45,8 @@ class ResponseCall(NamedTuple):
     items: list[Item]
     #: Those of its conversation among them.
     said: Sequence[Item] = ()
-    #: Bytes as JSON: of each item of its own input, and of all else in its body.
-    input_sizes: Sequence[int] = ()
+    #: Bytes as JSON: of each of the items, and of all else in its body.
+    sizes: Sequence[int] = ()
     size: int = 0
 
 
@@ -58,7 +58,7 @@ def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
     said = memory.conversation(body.conversation_id) if body.conversation_id else ()
     items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"
-    sizes = [json_size([item]) for item in given]
+    sizes = [json_size([item]) for item in items]
     besides = len(msgspec.json.encode(msgspec.structs.replace(body, input="")))
     return ResponseCall(id, body, _call(fields, body, items, id), given, items, said, sizes, besides)
 

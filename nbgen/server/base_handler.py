@@ -101,7 +101,7 @@ class NbgenHandler(AuthenticatedHandler):
     async def prepare(self, **_: Any) -> None:
         connection: Any = self.request.connection
         if not connection.stream.closed():
-            keep_alive(connection.stream.socket)
+            keep_alive(connection.stream.socket, self.settings["nbgen"].reader_seconds)
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
         length = self._body_length()
         connection.set_body_timeout(  # a second more for each of its megabytes

@@ -183,13 +183,18 @@ class EngineLife:
 
     def _life_ended(self, life: asyncio.Task[None]) -> None:
         if not life.cancelled() and (fault := life.exception()) is not None:
-            self.abandon(fault)
+            self._failed(fault)
 
     def abandon(self, fault: BaseException) -> None:
-        """A fault of our own must not leave anybody waiting. An engine that others had started lives on."""
+        """A fault of a load; an engine that others had started lives on."""
+        if self._life is None or self._life.done():
+            self._failed(fault)
+        else:
+            self._log.error("A load failed", exc_info=fault)
+
+    def _failed(self, fault: BaseException) -> None:
+        """A fault of our own must not leave anybody waiting."""
         self._log.error("The engine's client failed", exc_info=fault)
-        if self._life is not None and not self._life.done():
-            return
         self.kill()
         self._lost()
         self._give_up(InternalError("internal error; the server's log has it"))

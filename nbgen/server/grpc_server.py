@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from nbgen.keepalive import COUNT, IDLE, INTERVAL
 from nbgen.protocols.kserve import MAX_INPUT_BYTES
 from nbgen.server.auth import bearer
 from nbgen.server.grpc_service import service
@@ -41,6 +42,9 @@ class GrpcServer:
             ("grpc.max_send_message_length", MAX_SENT),
             ("grpc.so_reuseport", 0),
             ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+            ("grpc.keepalive_time_ms", 1000 * IDLE),
+            ("grpc.keepalive_timeout_ms", 1000 * COUNT * INTERVAL),
+            ("grpc.http2.ping_timeout_ms", 1000 * COUNT * INTERVAL),
         ]
         secret_list = [secret for secret in secrets if secret]
         self._server = grpc.aio.server(interceptors=[Authentication(secret_list)], options=options)

@@ -19,6 +19,8 @@ from nbgen.server.item_index import ItemIndex, SharedItems
 from nbgen.server.runs import Run
 
 KEEP_RESPONSES = 1024
+#: Of an item that another has, too.
+POINTER_BYTES = 8
 
 
 class Response:
@@ -28,11 +30,11 @@ class Response:
         self.id = asked.id
         self.run_id = run.id
         self.input = asked.input
-        #: Bytes of each of these as JSON, and of what it holds besides items.
-        self.input_sizes = asked.input_sizes
-        self.size = asked.size
         #: The items of what it continues.
         self.earlier = asked.items[: len(asked.items) - len(asked.input)]
+        #: Bytes of each of these items as JSON, earlier ones first; `size` are those of what it holds besides items.
+        self.sizes = asked.sizes
+        self.size = asked.size + POINTER_BYTES * len(self.earlier)
         self._background = bool(asked.body.background)
         self._about = asked.id, asked.body, model, run.created
         self._names = asked.call.names
@@ -109,8 +111,7 @@ class Responses:
     def add(self, response: Response, run: Run) -> None:
         """Keep the response; when its run ends, drop the oldest beyond KEEP_BYTES."""
         self._kept[response.id] = response
-        self._held.add(response.earlier)
-        self._held.add(response.input, response.input_sizes)
+        self._held.add(response.earlier + response.input, response.sizes)
         run.end_watchers.add(lambda: self._settle(response))
         self._settle(response)
 

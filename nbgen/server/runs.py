@@ -300,7 +300,8 @@ class Runs:
         if run.id not in self._live:
             return
         del self._live[run.id]
-        run.request = msgspec.structs.replace(run.request, media=[], input_embeds=None)  # large, and done with
+        # Large, and done with.
+        run.request = msgspec.structs.replace(run.request, messages=None, media=[], input_embeds=None)
         run.messages = run.messages and [
             msgspec.structs.replace(turn, content=without_files(turn.content)) for turn in run.messages
         ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+
 import msgspec
 
 from nbgen.errors import InvalidRequest, NbgenError, renamed
+from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai_answer, sglang_tokens
 from nbgen.protocols.openai import OF_TEMPLATES
 from nbgen.server.generation_handler import ModelNeededHandler
@@ -44,8 +47,8 @@ class TokenizerInfoHandler(TokenizerHandler):
     """The tokenizer's class, special tokens and chat template, as vLLM tells them: lm-eval asks for these."""
 
     async def get(self) -> None:
-        if self.engine.model is None:
-            await self.engine.start()
+        if self.engine.model is None:  # whatever is asked starts an engine, but not one that stays down
+            await ask_tokenizer(self.engine, TokenizeRequest(rid=uuid.uuid4().hex))
         model = self.engine.model
         self.finish(msgspec.json.encode(model.tokenizer if model else {}))
 

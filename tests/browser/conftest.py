@@ -1,7 +1,8 @@
 """One browser and one JupyterLab for these tests, a fresh tab for a test."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -103,6 +104,7 @@ class Desk:
             return
         page.unroute_all(behavior="ignoreErrors")
         page.context.clear_permissions()
+        page.emulate_media(forced_colors="null")
         if page.url != BLANK and (self._loads > 1 or not page.evaluate(EMPTY)):
             page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             page.goto(BLANK)
@@ -125,6 +127,20 @@ def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
     page.remove_listener("pageerror", note)
     desk.clear()
     assert [failure for failure in failures if not any(words in failure for words in FOREIGN)] == []
+
+
+@pytest.fixture
+def listen(page: Page) -> Iterator[Callable[[str, Callable[[Any], object]], None]]:
+    """Hears what happens on the page until this test's end: others have the same tab."""
+    heard: list[tuple[Any, Callable[[Any], object]]] = []
+
+    def listen(event: Any, listener: Callable[[Any], object]) -> None:
+        page.on(event, listener)
+        heard.append((event, listener))
+
+    yield listen
+    for event, listener in heard:
+        page.remove_listener(event, listener)
 
 
 @pytest.fixture

@@ -261,8 +261,9 @@ def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel:
     expect(panel.answers.nth(2)).to_contain_text("8 tokens")
     questions = page.get_by_role("article", name="You")
     expect(questions).to_have_text([re.compile(text) for text in ("one", "refused", "two")])
-    opened.command("docmanager:save")
-    opened.reload()
+    for _ in range(2):  # what was kept, and what was kept of that
+        opened.command("docmanager:save")
+        opened.reload()
     expect(questions).to_have_text([re.compile(text) for text in ("one", "refused", "two")])
     expect(page.get_by_text("2/2")).to_have_count(0)
     questions.nth(1).hover()
@@ -284,10 +285,7 @@ def test_where_the_system_chooses_colours_lines_tell_things_apart(panel: Panel, 
     panel.ask("hello")
     expect(panel.status).to_have_text(READY)
     page.emulate_media(forced_colors="active")
-    try:
-        expect(page.locator(".nbgen-bubble")).to_have_css("border-top-style", "solid")
-    finally:
-        page.emulate_media(forced_colors="none")
+    expect(page.locator(".nbgen-bubble")).to_have_css("border-top-style", "solid")
 
 
 def test_each_paragraph_runs_as_its_own_letters_do(opened: Notebook, panel: Panel, page: Page) -> None:

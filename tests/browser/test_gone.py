@@ -1,7 +1,9 @@
 """What becomes of an answer that is being written, and of the next one, when its server, model or kernel goes."""
 
 import re
+from collections.abc import Iterator
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.lab import Lab, Notebook
@@ -43,7 +45,15 @@ def answers(panel: Panel) -> None:
     expect(panel.status).to_have_text("Stopped")
 
 
-def test_a_server_that_is_killed_and_begins_again(lab: Lab, page: Page) -> None:
+@pytest.fixture
+def close(page: Page) -> Iterator[Locator]:
+    """The button below JupyterLab's own words about a server; what is to happen when it comes holds for a test."""
+    close = page.locator(".jp-Dialog").get_by_role("button", name="Close")
+    yield close
+    page.remove_locator_handler(close)
+
+
+def test_a_server_that_is_killed_and_begins_again(lab: Lab, page: Page, close: Locator) -> None:
     _, panel = streaming(lab, page, "server.ipynb")
     panel.message.fill("a draft")
     lab.crash()
@@ -52,7 +62,6 @@ def test_a_server_that_is_killed_and_begins_again(lab: Lab, page: Page) -> None:
         expect(dot(page)).to_have_accessible_name("Not connected")
         written = lasting(panel)
         said = panel.hears()
-        close = page.locator(".jp-Dialog").get_by_role("button", name="Close")
         close.click()  # JupyterLab's own words, which may come again
         page.add_locator_handler(close, lambda button: button.click())
         panel.message.press("Escape")
@@ -64,7 +73,6 @@ def test_a_server_that_is_killed_and_begins_again(lab: Lab, page: Page) -> None:
     expect(panel.message).to_have_value("a draft")
     expect(dot(page)).to_have_accessible_name("Ready")
     answers(panel)
-    page.remove_locator_handler(close)
 
 
 def test_stop_is_heard_once_the_server_is_there_again(lab: Lab, page: Page) -> None:

@@ -1,6 +1,7 @@
 """What a model writes must not act on the page, wherever it is shown."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -33,11 +34,11 @@ UNFOLD = "document.querySelectorAll('details').forEach((folded) => { folded.open
 
 
 @pytest.fixture
-def found(page: Page) -> list[str]:
+def found(listen: Callable[..., None]) -> list[str]:
     """What a page does that nobody asked for, as it happens."""
     found: list[str] = []
-    page.on("dialog", lambda dialog: (found.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: found.append(request.url) if "evil" in request.url else None)
+    listen("dialog", lambda dialog: (found.append(dialog.message), dialog.dismiss()))
+    listen("request", lambda request: found.append(request.url) if "evil" in request.url else None)
     return found
 
 

@@ -1,5 +1,6 @@
 """Images in the chat panel: pasted, dropped and chosen, sent to a model that sees, there after a reload; and videos."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,11 @@ def seeing(shared_lab: Lab, seeing_model: Path) -> Lab:
     return serving(shared_lab, seeing_model)
 
 
-def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, page: Page, tmp_path: Path) -> None:
+def test_images_are_given_removed_sent_and_there_after_a_reload(
+    seeing: Lab, page: Page, listen: Callable[..., None], tmp_path: Path
+) -> None:
     fetched: list[str] = []
-    page.on("request", lambda request: fetched.append(request.url) if request.resource_type == "image" else None)
+    listen("request", lambda request: fetched.append(request.url) if request.resource_type == "image" else None)
     notebook, panel = shown(seeing, page, "images.ipynb")
     attached = page.get_by_role("list", name="Files of this message")
     assert give(page, "paste", image("one.png", 1))
@@ -118,9 +121,9 @@ def test_a_large_image_is_there_after_a_reload_through_the_kernel_and_seen_again
     notebook.shut_down()
 
 
-def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page) -> None:
+def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page, listen: Callable[..., None]) -> None:
     fetched: list[str] = []
-    page.on("request", lambda asked: fetched.append(asked.url) if asked.resource_type in ("image", "media") else None)
+    listen("request", lambda asked: fetched.append(asked.url) if asked.resource_type in ("image", "media") else None)
     (file := seeing.folder / "clip.webm").write_bytes(movie(colours(24), "libvpx", "webm"))
     notebook, panel = shown(seeing, page, "videos.ipynb", "", ARRAY, FILE.format(str(file)), BELOW.format(str(file)))
     you = page.get_by_role("article", name="You")

@@ -1,6 +1,6 @@
 """The chat panel as a person uses it: typed into, watched, stopped, reloaded, with a kernel that is busy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -279,14 +279,14 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     assert page.evaluate("document.querySelectorAll('.nbgen [aria-live]:not([aria-live=off])').length") == 0
 
 
-def test_panels_share_one_connection(lab: Lab, page: Page) -> None:
+def test_panels_share_one_connection(lab: Lab, page: Page, listen: Callable[..., None]) -> None:
     cells = [CHAT.format(tokens=20_000, more="")] * 3
     notebook = Notebook.opened(page, lab, lab.write("three.ipynb", *cells))
     notebook.run_all()
     streams: set[object] = set()
-    page.on("request", lambda request: streams.add(request) if "subscribe" in request.url else None)
-    page.on("requestfinished", lambda request: streams.discard(request))
-    page.on("requestfailed", lambda request: streams.discard(request))
+    listen("request", lambda request: streams.add(request) if "subscribe" in request.url else None)
+    listen("requestfinished", lambda request: streams.discard(request))
+    listen("requestfailed", lambda request: streams.discard(request))
     panels = [Panel(notebook.cell(index)) for index in range(3)]
     for panel in panels:
         panel.ask("hello")

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -275,3 +276,26 @@ async def test_a_server_that_is_gone_without_a_word_is_noticed() -> None:
             assert asks(response.extensions["network_stream"])
         async with client._async() as http, http.stream("POST", "x") as response:
             assert asks(response.extensions["network_stream"])
+
+
+@pytest.mark.parametrize(
+    ("names", "through"),
+    [
+        ({}, False),
+        ({"http_proxy": "http://127.0.0.1:9"}, True),
+        ({"all_proxy": "http://127.0.0.1:9"}, True),
+        ({"https_proxy": "http://127.0.0.1:9"}, False),
+        ({"no_proxy": "far.example"}, False),
+        ({"http_proxy": "http://127.0.0.1:9", "no_proxy": "near.example,far.example"}, False),
+    ],
+)
+def test_it_is_noticed_wherever_no_proxy_stands_between(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, str], through: bool
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    with closing(Client("http://far.example:8888/")) as client:
+        assert (client._transport(httpx.HTTPTransport) is None) == through

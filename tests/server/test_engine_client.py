@@ -382,6 +382,22 @@ async def test_a_fault_of_a_load_leaves_an_engine_alone_that_a_request_has_start
     await client.close(0)
 
 
+async def test_a_fault_of_a_life_leaves_nobody_waiting_though_the_next_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spawned: asyncio.Future[EngineProcess] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(EngineProcess, "spawn", lambda log, **options: spawned)
+    client, heard = EngineClient(EngineConfig(), logging.getLogger("test")), Heard()
+    client.submit(long_request("r"), heard)
+    await asyncio.sleep(0)
+    before: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    before.set_exception(RuntimeError("of a life before it"))
+    client._life_ended(before)  # type: ignore[arg-type]
+    assert isinstance(heard.error, InternalError)
+    spawned.set_exception(Unavailable("nobody waits any more"))
+    await until(lambda: client._life is None or client._life.done())
+
+
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
     line = "OSError: /home/x/model.bin at 0x7f3a is not 'C:\\\\Users\\\\x' there"
     assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))

@@ -202,7 +202,10 @@ def test_it_stays_down_after_too_many_crashes_until_it_is_loaded_again(mortal: S
     threading.Thread(target=mortal.http.post, args=("generate",), kwargs={"json": {"text": "a"}}).start()
     wait_for(crash_again, "it gives up")
     assert "stays down" in mortal.model()["error"]
-    assert mortal.http.post("generate", json={"text": "a"}).status_code == 503
+    for asked in (("POST", "generate", {"text": "a"}), ("GET", "tokenizer_info", None)):
+        method, route, body = asked
+        assert mortal.http.request(method, route, json=body).status_code == 503
+    assert mortal.model()["state"] == "failed"
     assert events(mortal.http, "POST", "api/v1/model/load", json={})[-1].event == "ready"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -14,9 +15,11 @@ from typing import Any
 import grpc
 import pytest
 
+from nbgen.server import grpc_server
 from nbgen.server.app import NbgenApp
 from nbgen.server.grpc_server import HEALTH, GrpcServer
 from tests.certificates import Identity
+from tests.conftest import PATIENCE
 
 LOG = logging.getLogger("test")
 CHECK, INFER = f"/{HEALTH}/Check", "/inference.GRPCInferenceService/ModelInfer"
@@ -102,3 +105,31 @@ async def test_beside_a_socket_that_only_its_owner_may_open_it_is_off_without_a_
     await app._start_grpc(0)
     assert app._grpc is None
     assert "gRPC is off" in caplog.text
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One of HTTP/2's."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def literal(head: bytes, *texts: bytes) -> bytes:
+    """A header that no table has."""
+    return head + b"".join(bytes([len(text)]) + text for text in texts)
+
+
+async def test_a_caller_that_is_gone_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IDLE", "COUNT", "INTERVAL"):
+        monkeypatch.setattr(grpc_server, name, 1)
+    begin, path = (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0),
+        b"/inference.GRPCInferenceService/ModelStreamInfer",
+    )
+    headers = b"\x83\x86" + literal(b"\x04", path) + literal(b"\x01", b"a")  # POST over http
+    headers += literal(b"\x0f\x10", b"application/grpc") + literal(b"\x00", b"te", b"trailers")
+    headers += literal(b"\x0f\x08", b"Bearer secret")
+    async with listening() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(begin + frame(1, 4, 1, headers))
+        said = await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+    assert frame(6, 0, 0, b"")[3:] in said, "it was asked for a sign, and gave none"

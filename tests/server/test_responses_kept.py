@@ -12,9 +12,9 @@ from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, TokenL
 from nbgen.protocols.openai import Call
 from nbgen.protocols.responses import ResponseCall, parse_response
 from nbgen.protocols.responses_body import Body
-from nbgen.protocols.responses_items import input_items
+from nbgen.protocols.responses_items import input_items, json_size
 from nbgen.server import responses
-from nbgen.server.responses import Response, Responses
+from nbgen.server.responses import POINTER_BYTES, Response, Responses
 from nbgen.server.runs import Run
 
 END = GenerateOutput(rid="r", text="yes", token_ids=(1,), finish_reason=FinishReason("stop"))
@@ -123,6 +123,16 @@ def test_what_several_responses_hold_counts_once_for_as_long_as_one_of_them_is_k
     assert 10_000 < kept.size < 17_000, "the last one holds all that it continues"
     kept.delete(chain[-1])
     assert kept.size == 0
+
+
+def test_what_was_said_before_counts_as_it_was_measured_when_the_call_was_read() -> None:
+    kept = Responses()
+    conversation = kept.conversations.create({}, input_items([{"role": "user", "content": "x"}] * 3))
+    asked = parse_response(json.dumps({"input": "a", "conversation": conversation.id}).encode(), kept)
+    assert asked.sizes == [json_size([item]) for item in asked.items]
+    run, before = Run(asked.call.requests[0]), kept.size
+    kept.add(Response(asked._replace(sizes=[1000, 2000, 3000, 4000]), "m", run), run)
+    assert kept.size - before == 10_000 + asked.size + 3 * POINTER_BYTES, "it has a list of its own, too"
 
 
 def test_an_error_is_kept_only_for_who_did_not_hear_of_it() -> None:

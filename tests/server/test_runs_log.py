@@ -12,7 +12,7 @@ import pytest
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, Media
+from nbgen.messages import ChatMessage, FinishReason, GenerateOutput, GenerateRequest, Media
 from nbgen.protocols.native import Message
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import chats as chats_module
@@ -218,7 +218,8 @@ def test_images_of_all_runs_have_a_limit_and_are_let_go_with_their_run(
     monkeypatch.setattr(runs_module, "MAX_MEDIA_BYTES", 1000)
 
     def seeing(id: str) -> Run:
-        return Run(GenerateRequest(rid=id, text="a", media=[Media(type="image", data=memoryview(bytes(600)))]))
+        image = Media(type="image", data=memoryview(bytes(600)))
+        return Run(GenerateRequest(rid=id, messages=[ChatMessage(role="user", content="a")], media=[image]))
 
     first = seeing("first")
     runs.start(first)
@@ -226,7 +227,7 @@ def test_images_of_all_runs_have_a_limit_and_are_let_go_with_their_run(
         runs.start(seeing("second"))
     start(runs, "text")
     end(first)
-    assert first.request.media == []
+    assert (first.request.media, first.request.messages) == ([], None)
     runs.start(seeing("second"))
 
 
