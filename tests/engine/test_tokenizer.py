@@ -103,7 +103,7 @@ def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_
     assert told == ["", "1", "", "2", "", "0", "3"], "each result is there once"
     seen = [msgspec.structs.replace(each, content=[ContentPart(type="image")]) for each in results]
     told = adapted([ChatMessage(role="assistant", tool_calls=same), *seen], tokenizer.answers)
-    assert [each.tool_call_id for each in told if each.role == "tool"] == ids, "media are in the order in which they come"
+    assert [each.tool_call_id for each in told if each.role == "tool"] == ids, "media come in order"
 
 
 def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> None:
