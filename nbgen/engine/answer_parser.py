@@ -120,7 +120,7 @@ class AnswerParser:
         elif found.field.name != END_OF_CALLS:
             self._turn_to(found.field.name)
         elif self._call_end is not None and not self._text[self._call_end : found.match.start()].strip():
-            self._told = self._sought
+            self._told = self._call_end = self._sought
         return True
 
     def _watched(self) -> list[tuple[ResponseTemplateField, bool]]:
@@ -259,7 +259,7 @@ class AnswerParser:
         self._sought = len(self._text) if known or call.first_close is None else call.first_close
         if known:
             yield from self._tell_calls(iter(parts))
-        elif call.first_close is None and _is_tag(call.opening):
+        elif call.first_close is None and _is_tag(call.opening) and call.field.name not in BARE:
             self._told = self._sought
 
     def _begun_calls(self, call: OpenCall, body: str) -> list[BegunCall]:

@@ -25,13 +25,16 @@ NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
 #: Nine letters and digits: some templates take no other ids. Those of OpenAI's own models are longer.
 CALL_ID, OTHER_ID = "nbgenid00", "call_nbgenid00"
-#: The field of what ends a section of calls.
+#: The field of what ends a section of calls, or closes their outer tags.
 END_OF_CALLS = "end_of_calls"
 #: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
 CALLS, BARE_OBJECTS = "tool_calls", "bare_objects"
 #: The fields of what `written_calls` reads: lists of calls, such that are all of an answer, arguments beside a name.
 LISTED_CALLS, BARE_CALLS, NAMED_CALLS = "listed_calls", "bare_calls", "named_calls"
-BARE = (BARE_CALLS, BARE_OBJECTS)
+#: The field of calls whose outer tags a model has left out.
+INNER_CALLS = "inner_calls"
+#: What may be text as well.
+BARE = (BARE_CALLS, BARE_OBJECTS, INNER_CALLS)
 CALL_FIELDS = (CALLS, LISTED_CALLS, NAMED_CALLS, *BARE)
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
@@ -192,29 +195,37 @@ def _named_fields(before: str, middle: str, separator: str, after: str, bare: st
     section, rest = before.removesuffix(begin).strip(), after.removeprefix(end).strip()
     opening = rf"(?:{re.escape(section)}\s*)?" if section else ""
     tags, last = _split(begin)
+    inner = re.match(r"\s*<[^<>]+>", end) if tags else None
+    outer = end[inner.end() :].strip() if inner else ""
     if tags and bare:
-        written = rf"{re.escape(last)}{NAME}{re.escape(middle + bare)}"
-        tags = rf"(?:{tags.removesuffix('?')}|(?<!\w)(?={written}))"
+        tags = rf"(?:{tags}|(?<!\w)(?={re.escape(last)}{NAME}{re.escape(middle + bare)}))"
+    elif tags and not outer:
+        tags = f"(?:{tags})?"
+    named = rf"{_first(last)}(?P<name>{NAME}){_loose(middle)}"
     field: dict[str, Any] = {
-        "open_pattern": rf"{SPACES}{opening}{tags}{_first(last)}(?P<name>{NAME}){_loose(middle)}",
+        "open_pattern": rf"{SPACES}{opening}{tags}{named}",
         "content": "json",
         "repeats": True,
         "transform": _function("{name}", "{content}"),
     }
+    fields = {CALLS: field}
     if end.strip():
         field["close_pattern"] = SPACES + _first(end)
-        if tags and (inner := re.match(r"\s*<[^<>]+>", end)) and inner.group() != end:  # where tags are left out
-            field["close_pattern"] += rf"|{SPACES}{_first(inner.group())}(?=\s*{_first(last)})"
     elif separator.strip():
         field["close_pattern"] = f"(?={SPACES}{_first(separator)})"
-    section_end = {"open_pattern": SPACES + re.escape(rest), "close_pattern": r"(?=.)", "content": "text"}
-    return {CALLS: field, **({END_OF_CALLS: section_end} if rest else {})}
+    if inner and outer:  # what closes a call depends on what opened it
+        close = SPACES + _first(inner.group())
+        field["close_pattern"] += rf"|{close}(?=\s*{_first(last)})"
+        fields[INNER_CALLS] = field | {"open_pattern": SPACES + opening + named, "close_pattern": close}
+    if ends := "|".join(re.escape(each) for each in (outer, rest) if each):
+        fields[END_OF_CALLS] = {"open_pattern": f"{SPACES}(?:{ends})", "close_pattern": r"(?=.)", "content": "text"}
+    return fields
 
 
 def _split(begin: str) -> tuple[str, str]:
     """A pattern of the tags that calls begin with, which models leave out at times, and the rest of the beginning."""
     found = re.fullmatch(r"\s*((?:<[^<>]+>\s*)+)([^\s<]*[^\w\s<]|<[^<>]+)", begin)
-    return (f"(?:{_first(found.group(1))})?", found.group(2)) if found else ("", begin)
+    return (_first(found.group(1)), found.group(2)) if found else ("", begin)
 
 
 def _of_keys(texts: tuple[str, str, str, str], as_text: bool) -> CallFormat:
@@ -258,7 +269,8 @@ def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | No
     between = _loose(between).replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
     pattern = rf"{_loose(tag)}(?P<key>{key}?){between}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
-    fields[CALLS] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
+    for name in {CALLS, INNER_CALLS}.intersection(fields):
+        fields[name] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
     return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.chat_templates import CALLS, SHOWN, template
-from tests.engine.test_answer_format import joined, learned, read
+from tests.engine.test_answer_format import TOOLS, joined, learned, read
 
 #: What models write at times of a template's way, and the text that is no part of a call.
 ODD = [
@@ -16,6 +16,7 @@ ODD = [
     ("list", '[TOOL_CALLS]{"name": "get_weather", "arguments": {"days": 1}} Well.', "Well."),
     ("tags", "Well.\n<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>", "Well."),
     ("tags", "<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>\n</tool_call>", ""),
+    ("tags", "<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</function>\nSo.", "So."),
     ("named", '[TOOL_CALLS]get_weather{"days": 1}', ""),
     ("named", '[TOOL_CALLS]get_weather[CALL_ID]a1[ARGS]{"days": 1}', ""),
     ("marked", "call:get_weather{days:1}<tool_call|>", ""),
@@ -27,6 +28,8 @@ NO_CALLS = [
     ("bare", 'My tool is {"name": "get_weather", "description": "the weather"} and more.'),
     ("bare", '{"name": "get_weather"}'),
     ("objects", 'Mine: <tool_call>{"name": "get_weather", "schema": 1}</tool_call> so.'),
+    ("tags", "So: <function=example>\n<parameter=a>\nb\n</parameter>\n</function> so."),
+    ("tags", "So: <function=example>\n<parameter=a>\nb\n</parameter>\n</function>\n</tool_call> so."),
 ]
 
 
@@ -35,6 +38,12 @@ def test_what_speaks_of_a_function_is_text(way: str, text: str) -> None:
     found = learned(template(CALLS[way]))
     for size in (1, 7, 1000):
         assert joined(read(found, text, size=size)) == (text, "", [])
+
+
+def test_a_function_that_is_not_there_is_text_without_its_outer_tag_even_where_it_is_cut() -> None:
+    text = "So: <function=example>\n<parameter=a>\nb"
+    parts = learned(template(CALLS["tags"])).parser("", TOOLS, thoughts=True).feed(text, last=True, cut=True)
+    assert joined(parts) == (text, "", [])
 
 
 @pytest.mark.parametrize(("way", "text", "beside"), ODD)
