@@ -17,8 +17,6 @@ PAIRS = (
     *(("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>")),
     *(("<|channel>thought", "<channel|>"), ("<|inner_prefix|>", "<|inner_suffix|>")),
 )
-#: What some models write before text after their thoughts, if a template tells of it.
-TEXT_TAGS = ("<response>", "<answer>")
 _TAG = r"(?:<[^<>]+>|\[[^\[\]]+\])"
 
 
@@ -44,7 +42,7 @@ class ThoughtFormat(NamedTuple):
             if tag := _opening_tag(turns, before.rstrip(), end):
                 return cls(tag, *_first_and_lead(turns, end))
         pair = next((pair for pair in PAIRS if pair[1] in source), None)
-        return cls(*pair, _around_text(turns, source, pair)) if pair else None
+        return cls(*pair, _around_text(turns, pair)) if pair else None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -68,18 +66,11 @@ def _opening_tag(turns: TemplateTurns, before: str, end: str) -> str:
     return before.removeprefix(turns.header).strip() or (last.group() if last else "")  # the prompt opens it
 
 
-def _around_text(turns: TemplateTurns, source: str, pair: tuple[str, str]) -> str:
-    """A pattern of the tags that text stands between: those of the model's turns, or those that a template tells of.
-
-    The latter are words like others but where a thought has just ended, and at the end of the text that begins there.
-    """
+def _around_text(turns: TemplateTurns, pair: tuple[str, str]) -> str:
+    """A pattern of the tags that text stands between in the model's turns."""
     tag = turns.start.strip()
-    if re.fullmatch(_TAG, tag) and tag not in pair:
-        return rf"{SPACES}(?:{re.escape(tag)}|{re.escape(_closing(tag))})\s*"
-    if tag := next((tag for tag in TEXT_TAGS if _closing(tag) in source), ""):
-        end = rf"{re.escape(pair[1])}\s*"
-        return rf"(?<={end}){tag}\s*|{SPACES}{_closing(tag)}\s*\Z(?<={end}{tag}.*)"
-    return ""
+    tagged = re.fullmatch(_TAG, tag) and tag not in pair
+    return rf"{SPACES}(?:{re.escape(tag)}|{re.escape(_closing(tag))})\s*" if tagged else ""
 
 
 def _closing(tag: str) -> str:

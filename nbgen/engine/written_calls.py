@@ -108,7 +108,7 @@ def _of_object(value: Any, bare: bool) -> tuple[str, dict[str, Any]]:
     if isinstance(value, dict) and isinstance(function := value.get("function"), dict) and "name" in function:
         value = function
     if isinstance(value, dict) and isinstance(name := value.get("name"), str):
-        nothing = {} if bare and _BARE.issuperset(value) else None  # one that has other keys tells of a function
+        nothing: Any = {} if bare and _BARE.issuperset(value) else None  # one that has other keys tells of a function
         arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), nothing)
         if isinstance(arguments, dict):
             return name, arguments

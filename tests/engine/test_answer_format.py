@@ -127,14 +127,10 @@ def test_text_may_stand_between_tags_beside_thoughts_that_a_template_leaves_out(
         assert joined(read(found, "b", size=size)) == ("b", "", [])
 
 
-@pytest.mark.parametrize("text", ["b", "See:\n<response>\n 1\n</response>\n\nSo.", "<response>1</response>"])
-def test_tags_that_a_template_tells_of_stand_around_the_text_after_a_thought(text: str) -> None:
-    found = learned(TURNS % ("", "") + "{# …</think> <response></response> #}")
-    for size in (1, 7, 1000):
-        assert joined(read(found, f"<think>a</think>\n<response>{text}</response>\n", size=size)) == (text, "a", [])
-        assert joined(read(found, text, size=size)) == (text, "", [])
-        if not text.startswith("<"):
-            assert joined(read(found, f"<think>a</think>{text}", size=size)) == (text, "a", [])
+def test_tags_that_only_the_words_of_a_template_tell_of_are_text() -> None:
+    found, text = learned(TURNS % ("", "") + "{# …</think> <response></response> #}"), "<response>\n 1\n</response>\n"
+    for size in (1, 1000):
+        assert joined(read(found, f"See:\n{text}", size=size)) == (f"See:\n{text}", "", [])
 
 
 @pytest.mark.parametrize("calls", ["", PYTHONIC])

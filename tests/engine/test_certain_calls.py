@@ -131,7 +131,7 @@ def test_calls_without_a_tag_or_a_list_are_told_once(between: str) -> None:
     calls = "{% for call in m.tool_calls or [] %}{% set f = call.function %}" + each
     found = learned(template(calls + "{% if not loop.last %}" + between + "{% endif %}{% endfor %}"))
     certain = certain_begins(found, SamplingParams(), MUST)
-    bodies = [json.dumps({"city": city * 60}) for city in "ab"]
+    bodies = [json.dumps({"city": city}) for city in ("a" * 16, "b" * 60)]
     text = found.calls.written(("get_weather", json.loads(body)) for body in bodies)
     for size in (1, 64, 1000):
         parts = parts_of(found, [text[at : at + size] for at in range(0, len(text), size)], certain)
