@@ -461,7 +461,7 @@ def test_a_request_for_which_there_is_never_memory_ends_alone(
 
 @pytest.mark.filterwarnings(*UNINSTALLED)
 @pytest.mark.parametrize("lookahead", [False, True])
-@pytest.mark.parametrize("model_type", ["helium", "mamba2", "bloom"])
+@pytest.mark.parametrize("model_type", ["bitnet", "mamba2", "bloom"])
 def test_who_makes_the_model_fail_ends_alone(lookahead: bool, model_type: str, tmp_path: Path) -> None:
     """One of each tier. By their prompts, or by a token that comes in the middle of an answer."""
     folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
