@@ -31,6 +31,16 @@ inline Floats floats_at(const float* from) { return *reinterpret_cast<const Floa
 // One number in every lane. To take nothing away leaves it as it is; to add nothing would make 0 of -0, which costs an addition.
 inline Floats all_of(float number) { return number - Floats{}; }
 
+// A vector that is read once: where there are registers for it, compilers still read it anew for each use, twice as long where it
+// lies across two lines.
+template <typename V>
+[[gnu::always_inline]] inline V held(V vector) {
+#ifdef __AVX512F__
+    asm("" : "+v"(vector));
+#endif
+    return vector;
+}
+
 // What is needed later comes into the second-level cache: of lines on their way to the first few can be waited for, and they
 // push out what is needed now.
 [[gnu::always_inline]] inline void fetch_line(const void* from) { __builtin_prefetch(from, 0, 2); }
