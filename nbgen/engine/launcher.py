@@ -80,10 +80,10 @@ class Launcher:
 
     def _run(self, runner: Runner, scheduler: Scheduler, newest: SampledTokens | None = None) -> RunOutput | None:
         """Have a batch computed, if there is one, of which `newest` are what the host does not know yet."""
-        batch = scheduler.schedule()
+        now = time.monotonic()
+        batch = scheduler.schedule(now)
         if not batch:
             return None
-        now = time.monotonic()
         for item in batch:
             item.sequence.start(now)
         if newest is None:

@@ -1,13 +1,15 @@
-"""Which sequences compute how many tokens in the next step. Plain Python, no tensors, no clock.
+"""Which sequences compute how many tokens in the next step. Plain Python, no tensors; what time it is, it is told.
 
 Decodes come first, then prefills in chunks while the step has room; sequences wait by priority, then in order of
 arrival, and are admitted by what fits now. When blocks run out the last running sequence of that order is preempted: it
 gives its blocks back, waits at its place, and later computes its tokens again (vLLM's recompute preemption, Kwon et al.
-2023, section 4.5).
+2023, section 4.5). Where prompts come many at once and nothing else runs, all first tokens come before anyone's second:
+a few prompt tokens beside a few decodes take longer for everyone.
 """
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
@@ -41,11 +43,15 @@ class ScheduledSequence(NamedTuple):
 
 
 class MixedChunk(NamedTuple):
-    """Prompt tokens of a step that has decodes, too: `least` to `most`, more with more decodes or a longer context."""
+    """Prompt tokens of a step that has decodes, too: `least` to `most`, more with more decodes or a longer context.
+
+    Where several prompts come at once, second tokens wait for them for `patience` seconds at most.
+    """
 
     least: int = WHOLE
     most: int = WHOLE
     for_each: float = 0.0
+    patience: float = 0.0
 
     def tokens(self, decodes: int, context: int) -> int:
         """Beside so many decodes, after so many tokens of the prompt."""
@@ -133,9 +139,19 @@ class Scheduler:
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
 
-    def schedule(self) -> list[ScheduledSequence]:
-        """The next step's batch, empty when nothing waits or runs: `blocks.take_copies` before it, `computed` after."""
+    def schedule(self, now: float = math.inf) -> list[ScheduledSequence]:
+        """The next step's batch, empty when nothing waits or runs: `blocks.take_copies` before it, `computed` after.
+
+        It is `now` in monotonic seconds.
+        """
+        if self._has_burst(now) and (batch := self._batch(self._decodes(most=0))):
+            return batch
         decodes = self._decodes()
+        batch = self._batch(decodes)
+        return batch + self._guesses(decodes) if batch else self._untangle()
+
+    def _batch(self, decodes: list[Sequence]) -> list[ScheduledSequence]:
+        """These, and what there is room for of prompts."""
         batch = [ScheduledSequence(sequence, 1) for sequence in decodes]
         begun = [s for s in self._taking_turns(self.running) if s.num_uncomputed > 1]
         room = self._room(batch, begun)
@@ -146,7 +162,17 @@ class Scheduler:
             if first is None or not self._admit(first):
                 break
             room -= self._prefill(first, room, batch)
-        return batch + self._guesses(decodes) if batch else self._untangle()
+        return batch
+
+    def _has_burst(self, now: float) -> bool:
+        """Whether prompts that fit into a step each are still to come, and all that run have just begun."""
+        begun = [s for s in self.running if s.num_uncomputed == 1 and s.num_output]
+        since = now - self.mixed_chunk.patience
+        if self.suspects or any(s.num_output > 1 or (s.started or 0.0) <= since for s in begun):
+            return False
+        prompts = [s for s in itertools.chain(self.running, self.waiting) if s.num_uncomputed > 1]
+        fit = all(s.num_uncomputed <= self.prefill_chunk for s in prompts)
+        return fit and bool(prompts) and any(s.streamed for s in begun)
 
     def preempt_all(self) -> None:
         """Let all that runs give its blocks back and wait."""
@@ -224,12 +250,13 @@ class Scheduler:
         self._preempt(self.running[-1])
         return self.schedule()
 
-    def _decodes(self) -> list[Sequence]:
-        """Those that gain a token in the next step, with the blocks for it."""
+    def _decodes(self, most: int = WHOLE) -> list[Sequence]:
+        """Those that gain a token in the next step, with the blocks for it, of them that have so many at most."""
         found = []
         for sequence in [s for s in self.running if self._has_grown_long(s)]:
             self._stop_running(sequence)  # what is computed of it serves short ones only
-        for sequence in [s for s in self._taking_turns(self.running) if s.num_uncomputed == 1]:
+        running = self._taking_turns(self.running)
+        for sequence in [s for s in running if s.num_uncomputed == 1 and s.num_output <= most]:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
                 self.blocks.allocate(sequence, len(sequence))
                 found.append(sequence)

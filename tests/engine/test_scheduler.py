@@ -64,6 +64,7 @@ class Machine:
         self.states: dict[int, object] = {}
         self.snapshots: dict[int, object] = {}
         self.computed = 0
+        self.now = 0.0
         #: Those that ended since steps failed with nobody beside them.
         self.failed: list[Sequence] = []
         for s in sequences:
@@ -106,7 +107,9 @@ class Machine:
         self.check()
 
     def _scheduled(self) -> list[ScheduledSequence]:
-        batch = self.scheduler.schedule()
+        batch = self.scheduler.schedule(self.now)
+        for item in batch:
+            item.sequence.start(self.now)
         assert batch, "work is there and none is scheduled"
         assert sum(n for _, n in batch if n > 1) <= self.scheduler.prefill_chunk
         if suspects := self.scheduler.suspects:
@@ -201,7 +204,13 @@ prompts = st.tuples(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),
     chunk=st.integers(1, 16),
-    mixed=st.builds(MixedChunk, st.integers(1, 9), st.integers(9, 20), st.sampled_from([0.0, 1.5])),
+    mixed=st.builds(
+        MixedChunk,
+        st.integers(1, 9),
+        st.integers(9, 20),
+        st.sampled_from([0.0, 1.5]),
+        st.sampled_from([0.0, 3.0, 5000]),
+    ),
     running=st.integers(1, 6),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4),
     retract=st.integers(0, 60),
@@ -225,6 +234,7 @@ def test_random_schedules_end_with_every_block_free(
     machine = Machine(sequences[late:], blocks, snapshots, worth, answer, **options)
     machine.sequences = sequences
     for step in range(5000):
+        machine.now = float(step)
         machine.scheduler.blocks.may_grow = lambda step=step: step not in short
         if step < min(late, len(sequences)):
             machine.scheduler.add(sequences[step])
@@ -362,6 +372,60 @@ def finishing_order(machine: Machine) -> list[int]:
         machine.step()
         finished += [i for i, s in enumerate(machine.sequences) if s.finish_reason and i not in finished]
     return finished
+
+
+def streamed(prompt: int | list[int], output: int = 4) -> Sequence:
+    made = sequence(prompt, output)
+    made.streamed = True
+    return made
+
+
+def burst(*prompts: int, patience: float = 1.0, **options) -> Machine:
+    """Streams of prompts of so many tokens each, that come at once."""
+    streams = [streamed([i] * length) for i, length in enumerate(prompts, 5)]
+    return Machine(streams, prefill_chunk=20, mixed_chunk=MixedChunk(2, 4, patience=patience), **options)
+
+
+def outputs(machine: Machine) -> list[int]:
+    """Tokens of each of its sequences after one step more."""
+    machine.step()
+    return [s.num_output for s in machine.sequences]
+
+
+def test_first_tokens_of_prompts_that_come_at_once_come_before_second_ones() -> None:
+    machine = burst(16, 16, 16)
+    assert [outputs(machine) for _ in range(4)] == [[1, 0, 0], [1, 1, 0], [1, 1, 1], [2, 2, 2]]
+
+
+def test_second_tokens_wait_for_so_long_only() -> None:
+    machine = burst(16, 16, 16)
+    assert [outputs(machine) for _ in range(2)] == [[1, 0, 0], [1, 1, 0]]
+    machine.now = 1.5
+    assert outputs(machine) == [2, 2, 0]
+
+
+def test_second_tokens_wait_for_no_long_prompt_and_where_nobody_reads_them_for_none() -> None:
+    assert [outputs(machine := burst(16, 40)), outputs(machine)] == [[1, 0], [2, 0]]
+    unread = burst(16, 16, 16)
+    for s in unread.sequences:
+        s.streamed = False
+    assert [outputs(unread) for _ in range(2)] == [[1, 0, 0], [2, 1, 0]]
+
+
+def test_a_stream_that_runs_waits_for_no_burst() -> None:
+    machine = burst(16)
+    machine.step()
+    machine.step()
+    late = [streamed([i] * 6) for i in range(20, 23)]
+    for s in late:
+        machine.scheduler.add(s)
+    machine.sequences += late
+    assert outputs(machine)[0] == 3
+
+
+def test_second_tokens_wait_for_nobody_who_finds_no_block() -> None:
+    machine = burst(16, 16, 16, blocks=5)
+    assert [outputs(machine) for _ in range(2)] == [[1, 0, 0], [2, 0, 0]]
 
 
 def test_prompts_that_are_not_cut_come_one_to_a_step_beside_the_decodes() -> None:
