@@ -23,7 +23,6 @@ from benchmarks.turns import MEMORY, Turns
 from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
 from nbgen.engine_config import BUNDLED
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
 LIMITS, SERVED = "limits", "served"
 ROWS = (LIMITS, FIRST_TOKEN.name, *WORKLOADS, MEMORY, SERVED)
 ENGINES = {**PEERS, **{name: service.peer for name, service in SERVICES.items()}}
@@ -42,7 +41,7 @@ def main() -> None:
             measure(model, options, results)
         print(f"{model}: {time.monotonic() - started:.0f} s", flush=True)
     if not options.profile:
-        RESULTS.write_text(report.render(results))
+        options.results.with_name(f"{options.results.stem.upper()}.md").write_text(report.render(results))
 
 
 def measure(model: str, options: argparse.Namespace, results: Results) -> None:
@@ -97,7 +96,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--repetitions", type=int, default=3, help="of each row, after one that does not count")
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
-    parser.add_argument("--results", type=Path, default=FILE, help="the file of all records")
+    parser.add_argument("--results", type=Path, default=FILE, help="of a machine; the tables are beside it")
     parser.add_argument("--profile", action="store_true", help="where the time of a step goes")
     parser.add_argument("--render", action="store_true", help="write the tables from the records, measure nothing")
     return parser.parse_args()

@@ -41,7 +41,10 @@ def _busy_seconds() -> float:
 
 
 def _processor() -> str:
+    """Its name, and which generation of that name it is of."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in (info.read_text().splitlines() if info.is_file() else ()))
+    told = {name.strip(): value.strip() for name, _, value in pairs}
+    if "model name" not in told:
+        return platform.processor() or platform.machine()
+    return f"{told['model name']} (family {told.get('cpu family')}, model {told.get('model')})"

@@ -12,11 +12,12 @@ from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
 
 HEAD = """# Benchmarks
 
-`python -m benchmarks` (or `make bench`) takes these figures and writes this file; `results.json` beside it holds every
-run. nbgen and its peers work on the same checkpoint with the same number of threads, greedy but where a row says
-otherwise, each in a process of its own, in turn: one runs, the others are stopped. Figures are medians of at least
-three runs after one that does not count. The number in brackets says how many times as good nbgen is as that peer, the
-median over turns that both took part in: **compare these**, absolute numbers move with the machine and its other work.
+`python -m benchmarks` (or `make bench`) takes these figures and writes this file; the one of its name beside it
+(`.json`) holds every run. nbgen and its peers work on the same checkpoint with the same number of threads, greedy but
+where a row says otherwise, each in a process of its own, in turn: one runs, the others are stopped. Figures are medians
+of at least three runs after one that does not count. The number in brackets says how many times as good nbgen is as
+that peer, the median over turns that both took part in: **compare these**, absolute numbers move with the machine and
+its other work.
 
 The limit of a row is what the machine's memory and arithmetic allow: the bytes of weights and cache over the measured
 read bandwidth, or the operations over the measured rate of large matrix products, whichever takes longer, step by
@@ -31,8 +32,9 @@ session gives each its part. Engines with a cache of their own get 2 GiB for it;
 free memory where nothing is said (`kv_cache_bytes`), fills with what it has computed, for later prompts. Starts are of
 a model that was started before: its files are in memory, and what nbgen keeps between starts is there.
 
-A GPU's figures are in [GPU.md](GPU.md), those of whole tensors in [INFER.md](INFER.md), those of the browser in
-[PANEL.md](PANEL.md).
+RESULTS.md is of one processor, [RESULTS_ZEN5.md](RESULTS_ZEN5.md) of its successor, which multiplies twice as fast
+(`--results benchmarks/results_zen5.json`). A GPU's figures are in [GPU.md](GPU.md), those of whole tensors in
+[INFER.md](INFER.md), those of the browser in [PANEL.md](PANEL.md).
 """
 
 Value = Callable[[Record], float]
