@@ -40,8 +40,7 @@ class ServerHandler(DescribingHandler):
     """The server's own metadata."""
 
     async def get(self) -> None:
-        name = self.settings["nbgen"].triton_server_name
-        self.tell(kserve_metadata.server_metadata(name, __version__))
+        self.tell(kserve_metadata.server_metadata(self.app.triton_server_name, __version__))
 
 
 class LiveHandler(DescribingHandler):
@@ -57,7 +56,7 @@ class ReadyHandler(DescribingHandler):
     async def get(self) -> None:
         if self.engine.closed:
             raise Unavailable("the server is stopping")
-        self.set_status(200 if self.settings["nbgen"].ready else 400)
+        self.set_status(200 if self.app.ready else 400)
         self.finish()
 
 
