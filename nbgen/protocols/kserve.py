@@ -6,6 +6,7 @@ Follows Triton 2.73 in what it takes and in the words of its errors. Whether a m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -170,7 +171,7 @@ class _Blobs:
 def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
     dimensions = _part("shape", item.shape, MAX_SHAPE_BYTES, _decode_shape)
     datatype, shape = check_datatype(item.datatype), parse_shape(dimensions, item.name)
-    if datatype != "BYTES" and tensors.number_of_elements(shape) * ELEMENT_BYTES[datatype] > MAX_ELEMENTS:
+    if datatype != "BYTES" and math.prod(shape) * ELEMENT_BYTES[datatype] > MAX_ELEMENTS:
         raise InvalidRequest(f"byte size overflow for input '{item.name[:200]}': {list(shape)} of {datatype}")
     parameters = _parameters(item.parameters)
     size, region = parameters.get("binary_data_size"), parameters.get("shared_memory_region")
@@ -207,7 +208,7 @@ def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> me
 
 def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
     """How many elements a tensor has that are sent one by one. Raises InvalidRequest for too many."""
-    expected = tensors.number_of_elements(shape)
+    expected = math.prod(shape)
     tensors.check_strings(datatype, expected, name[:200])
     if expected * ELEMENT_BYTES[datatype] > MAX_INPUT_BYTES:
         raise InvalidRequest(
@@ -233,7 +234,7 @@ def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
             raise PinnedError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
-    if tensors.number_of_elements(shape) > MAX_ELEMENTS:
+    if math.prod(shape) > MAX_ELEMENTS:
         raise InvalidRequest(
             f"shape of input '{name[:200]}' causes total element count to exceed maximum size of {MAX_ELEMENTS}"
         )
@@ -276,7 +277,7 @@ def _raw_shape(name: str, dims: tuple[int, ...], datatype: str, size: int) -> tu
             f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
             "dimension"
         )
-    fixed = tensors.number_of_elements(n for n in dims if n >= 0) * (ELEMENT_BYTES[datatype] or 1)
+    fixed = math.prod(n for n in dims if n >= 0) * (ELEMENT_BYTES[datatype] or 1)
     return tuple(-(-size // max(1, fixed)) if n < 0 else n for n in dims)
 
 
