@@ -37,6 +37,8 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
+#: What stands between JSON values.
+_BETWEEN = re.compile(r"[\s,;]*")
 #: What JSON calls may hold their arguments in.
 _ARGUMENTS = ("arguments", "parameters")
 #: What such have that have no arguments.
@@ -101,7 +103,12 @@ def _json_objects(text: str) -> Iterator[Any]:
     while place < len(text):
         value, end = _DECODER.raw_decode(text, place)
         yield value
-        place = re.compile(r"[\s,;]*").match(text, end).end()  # type: ignore[union-attr]
+        place = next_place(text, end)
+
+
+def next_place(text: str, end: int) -> int:
+    """Where the next of several JSON values begins, if there is one behind that which ends at `end`."""
+    return _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
 
 
 def _of_object(value: Any, bare: bool) -> tuple[str, dict[str, Any]]:
