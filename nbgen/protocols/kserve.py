@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -94,20 +94,26 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
     parameters = parse_parameters(_parameters(fields.parameters))
     binary, timeout = parameters.pop("binary_data_output", False), parameters.pop("timeout", 0)
     rest = _Blobs(body[length:])
-    inputs: dict[str, Tensor] = {}
-    for item in fields.inputs:
-        if item.name in inputs:
-            raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
-        inputs[item.name] = _tensor(item, rest)
+    inputs = by_name("input", fields.inputs, lambda item: _tensor(item, rest))
     rest.check_empty()
     return Inference(
         id=fields.id,
         parameters=parameters,
         inputs=inputs,
-        outputs=_outputs(fields.outputs),
+        outputs=list(by_name("output", fields.outputs, _output).values()),
         binary_outputs=bool(binary),
         timeout_us=int(timeout),
     )
+
+
+def by_name(kind: str, items: Iterable[Any], make: Callable[[Any], T]) -> dict[str, T]:
+    """What is made of each of a request's inputs or outputs. Raises InvalidRequest for a second one of a name."""
+    found: dict[str, T] = {}
+    for item in items:
+        if item.name in found:
+            raise InvalidRequest(f"{kind} '{item.name[:200]}' already exists in request")
+        found[item.name] = make(item)
+    return found
 
 
 def check_json_size(length: int) -> None:
@@ -282,15 +288,6 @@ def _raw_shape(name: str, dims: tuple[int, ...], datatype: str, size: int) -> tu
 
 
 # --- outputs
-
-
-def _outputs(items: list[_Output]) -> list[RequestedOutput]:
-    found: dict[str, RequestedOutput] = {}
-    for item in items:
-        if item.name in found:
-            raise InvalidRequest(f"output '{item.name[:200]}' already exists in request")
-        found[item.name] = _output(item)
-    return list(found.values())
 
 
 def _output(item: _Output) -> RequestedOutput:
