@@ -96,16 +96,22 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
     one_answer = one_prompt and n == 1  # with n > 1 a single prompt is a batch of one
-    rids = request_ids(fields.get("rid"), len(prompts), n, single=one_answer)
-    logprobs = sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one_answer)
     processors = _texts("custom_logit_processor", fields, len(prompts), listed=not one_answer and n == 1)
     adapters, keys, salts = (
         _texts(name, fields, len(prompts), listed=not one_answer) for name in ("lora_path", "extra_key", "cache_salt")
     )
+    own: dict[str, list[Any]] = {
+        "rid": request_ids(fields.get("rid"), len(prompts), n, single=one_answer),
+        "params": params,
+        "logprobs": sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n),
+        "tensors": sglang_tensors.parse_options(fields, len(prompts), single=one_answer),
+        "logit_processor": [code or None for code in processors],
+        "adapter": adapters,
+        "namespace": list(map(namespace, keys, salts)),
+    }
     media = sglang_media.parse(fields, len(prompts), single=one_prompt)
     stream = fields.get("stream", False)
-    template = GenerateRequest(
+    common = GenerateRequest(
         rid="",
         priority=fields.get("priority") or 0,
         group=uuid.uuid4().hex,
@@ -116,22 +122,8 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         streamed=stream,
     )
     requests = [
-        msgspec.structs.replace(
-            template,
-            rid=rid,
-            text=prompt.text,
-            input_ids=prompt.input_ids,
-            input_embeds=prompt.input_embeds,
-            params=option,
-            logprobs=wanted,
-            tensors=inner,
-            logit_processor=processor or None,
-            adapter=adapter,
-            namespace=namespace(key, salt),
-        )
-        for rid, prompt, option, processor, adapter, key, salt, wanted, inner in zip(
-            rids, prompts, params, processors, adapters, keys, salts, logprobs, tensors, strict=True
-        )
+        msgspec.structs.replace(common, **prompt._asdict(), **dict(zip(own, row, strict=True)))
+        for prompt, row in zip(prompts, zip(*own.values(), strict=True), strict=True)
     ]
     return Generation(requests, one_answer, stream, intervals, media)
 

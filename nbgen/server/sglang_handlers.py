@@ -43,10 +43,10 @@ class GenerateHandler(SglangHandler, GenerationHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        options = self._options = self.app.server_options
+        options = self.app.server_options
         parse = partial(sglang.parse_generate, preferred=options.preferred, truncate=options.truncate)
         self._generation = await self.parsed(parse)
-        self._answers = _answers(self._generation, self._options)
+        self._answers = _answers(self._generation, options)
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)
 
