@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nbgen.engine.written_calls import begun_calls, next_place
+from nbgen.engine.written_calls import BETWEEN, begun_calls, past
 
 _DECODER = json.JSONDecoder()
 _NAME = re.compile(r'"(?:tool_)?name"\s*:\s*("(?:[^"\\]|\\.)*")')
@@ -46,7 +46,7 @@ def read_begun(name: str | None, body: str) -> list[BegunCall]:
 def _of_objects(text: str) -> Iterator[BegunCall]:
     """Objects with a name and arguments, one after the other; a name comes before arguments, which may have others."""
     place = 0
-    while (place := next_place(text, place)) < len(text):
+    while (place := past(BETWEEN, text, place)) < len(text):
         try:
             _, end = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ the others find their part. Bit by bit the same numbers as one product each, or 
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -66,13 +67,16 @@ def groups_with_same_input(model: nn.Module, ids: list[int], suits: Callable[[nn
     """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
     calls: list[tuple[Place, torch.Tensor]] = []
     named = [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
-    places = [place for place in named if type(place[2]) is nn.Linear and suits(place[2])]
+    places = [(parent, name, child) for parent, name, child in named if type(child) is nn.Linear and suits(child)]
     if not places:
         return []
+
+    def note(place: Place, _: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        calls.append((place, inputs[0]))
+
     with ExitStack() as hooks:
         for place in places:
-            note = lambda _, inputs, place=place: calls.append((place, inputs[0]))  # noqa: E731
-            hooks.enter_context(place[2].register_forward_pre_hook(note))
+            hooks.enter_context(place[2].register_forward_pre_hook(partial(note, place)))
         run(model, ids)
     groups = groupby(calls, key=lambda call: (id(call[0][0]), id(call[1])))
     found = [[place for place, _ in group] for _, group in groups]

@@ -38,7 +38,7 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
 #: What stands between JSON values.
-_BETWEEN = re.compile(r"[\s,;]*")
+BETWEEN = re.compile(r"[\s,;]*")
 #: What JSON calls may hold their arguments in.
 _ARGUMENTS = ("arguments", "parameters")
 #: What such have that have no arguments.
@@ -103,12 +103,12 @@ def _json_objects(text: str) -> Iterator[Any]:
     while place < len(text):
         value, end = _DECODER.raw_decode(text, place)
         yield value
-        place = next_place(text, end)
+        place = past(BETWEEN, text, end)
 
 
-def next_place(text: str, end: int) -> int:
-    """Where the next of several JSON values begins, if there is one behind that which ends at `end`."""
-    return _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+def past(pattern: re.Pattern[str], text: str, place: int) -> int:
+    """Where that ends which matches at this place, by a pattern that matches nothing, too."""
+    return pattern.match(text, place).end()  # type: ignore[union-attr]
 
 
 def _of_object(value: Any, bare: bool) -> tuple[str, dict[str, Any]]:
@@ -264,7 +264,7 @@ class _Reader:
             raise ValueError(f"no {mark} at {self._place}")
 
     def _skip_space(self) -> None:
-        self._place = _SPACE.match(self._text, self._place).end()  # type: ignore[union-attr]
+        self._place = past(_SPACE, self._text, self._place)
 
 
 def _number(text: str) -> int | float:
