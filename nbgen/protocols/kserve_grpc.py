@@ -37,13 +37,6 @@ FIELDS = {
 }
 
 
-def parse_version(version: str) -> str:
-    """A version as text; none is the latest. Raises InvalidRequest."""
-    if version and not (version.isascii() and version.isdecimal()):
-        raise InvalidRequest(f"failed to get model version from specified version string '{version[:30]}'")
-    return version
-
-
 def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
     """The inference that a ModelInferRequest asks for; `contents` are its raw ones. Raises InvalidRequest."""
     given = _parameters(request.parameters)

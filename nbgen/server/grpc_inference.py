@@ -121,8 +121,7 @@ class Inferences:
             over.set_result(None)
 
     async def _parsed(self, request: Any, contents: list[memoryview]) -> tuple[ServedModel, Inference]:
-        version = kserve_grpc.parse_version(request.model_version)
-        model = self._app.models.serving(request.model_name, version)
+        model = self._app.models.serving(request.model_name, request.model_version)
         size = request.ByteSize() + sum(map(len, contents))
         inference = await off_loop(size, kserve_grpc.parse_infer, request, contents)
         return model, kserve_checks.checked(inference, model.spec)

@@ -57,7 +57,7 @@ class Service:
         self.log = app.log
 
     def _model(self, request: Any) -> ServedModel:
-        return self._app.models.serving(request.name, kserve_grpc.parse_version(request.version))
+        return self._app.models.serving(request.name, request.version)
 
     # --- descriptions
 
@@ -68,7 +68,7 @@ class Service:
         return service_pb2.ServerReadyResponse(ready=self._app.ready)
 
     async def ModelReady(self, request: Any) -> Any:
-        model = self._app.models.find(request.name, kserve_grpc.parse_version(request.version))
+        model = self._app.models.find(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=model.state == "READY")
 
     async def ServerMetadata(self, _: Any) -> Any:
@@ -87,7 +87,7 @@ class Service:
     async def ModelStatistics(self, request: Any) -> Any:
         models = self._app.models
         try:
-            found = [models.find(request.name, kserve_grpc.parse_version(request.version))] if request.name else models
+            found = [models.find(request.name, request.version)] if request.name else models
         except NotFound as error:
             raise InvalidRequest(error.message) from None
         return _filled(service_pb2.ModelStatisticsResponse(), {"model_stats": [statistics(model) for model in found]})
