@@ -1,7 +1,9 @@
-"""The README's annotated tree names every module, and none that is not there."""
+"""The README's annotated tree names every module, and none that is not there; CONTRIBUTING names what is there."""
 
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("", "notebook", "protocols", "server", "engine")
@@ -24,9 +26,21 @@ def test_the_tree_is_the_tree() -> None:
     assert named == there
 
 
-def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_link_leads_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text(encoding="utf-8")):
         assert (ROOT / target).is_file(), target
+
+
+def test_what_a_contributor_is_told_of_is_there() -> None:
+    told = re.findall(r"`([^`\n]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("```", ""))
+    paths = [path for path in told if re.fullmatch(r"[\w/]+(\.(py|md|toml)|/)", path)]
+    assert len(paths) > 30
+    assert [path for path in paths if not any((above / path).exists() for above in (ROOT, ROOT / "nbgen"))] == []
+    names = {name for name in told if re.fullmatch(r"\w+", name)}
+    assert len(names) > 30
+    sources = [ROOT / "Makefile", *(ROOT / "nbgen").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    assert names - {word for path in sources for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))} == set()
 
 
 def test_every_notebook_is_named() -> None:

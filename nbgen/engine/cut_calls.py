@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nbgen.engine.written_calls import begun_calls
+from nbgen.engine.written_calls import BETWEEN, begun_calls, past
 
 _DECODER = json.JSONDecoder()
-_BETWEEN = re.compile(r"[\s,;]*")
 _NAME = re.compile(r'"(?:tool_)?name"\s*:\s*("(?:[^"\\]|\\.)*")')
 #: A name that is the key of the arguments.
 _KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:\s*(?=\{)')
@@ -47,7 +46,7 @@ def read_begun(name: str | None, body: str) -> list[BegunCall]:
 def _of_objects(text: str) -> Iterator[BegunCall]:
     """Objects with a name and arguments, one after the other; a name comes before arguments, which may have others."""
     place = 0
-    while (place := _end(_BETWEEN, text, place)) < len(text):
+    while (place := past(BETWEEN, text, place)) < len(text):
         try:
             _, end = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError):
@@ -63,11 +62,6 @@ def _of_objects(text: str) -> Iterator[BegunCall]:
             return
         yield _begun(function, text[arguments.end() : end] if arguments else "")
         place = end
-
-
-def _end(pattern: re.Pattern[str], text: str, place: int) -> int:
-    found = pattern.match(text, place)
-    return found.end() if found else place
 
 
 def _begun(name: str, arguments: str) -> BegunCall:

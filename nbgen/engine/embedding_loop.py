@@ -26,6 +26,7 @@ from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.embedding_model import EmbeddingModel
+from nbgen.engine.endings import ended_by
 from nbgen.engine.loop import STATUS_SECONDS
 from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
 from nbgen.engine_state import EngineStatus
@@ -218,7 +219,7 @@ class EmbeddingLoop:
         self._refuse(failed[0].rid, InternalError("the embedding could not be computed; the server's log says why"))
 
     def _refuse(self, rid: str, error: NbgenError) -> None:
-        self._end(rid, FinishReason.failure(error.message, error.status, error.field, error.code))
+        self._end(rid, ended_by(error))
 
     def _end(self, rid: str, reason: FinishReason) -> None:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))

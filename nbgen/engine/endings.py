@@ -1,8 +1,9 @@
-"""The finish reasons of requests that the engine ends or refuses for lack of memory, or because the model fails.
+"""The finish reasons of requests that the engine ends or refuses: for an error, lack of memory, a model that fails.
 
 Does not know when that is so.
 """
 
+from nbgen.errors import NbgenError
 from nbgen.messages import FinishReason
 
 CLOSED = FinishReason.failure("the engine's memory was released; resume it (or load the model) to go on", 503)
@@ -15,6 +16,11 @@ NO_CACHE = FinishReason.failure(
 )
 #: For a request that was admitted before memory was released and resumed.
 OUTGROWN = FinishReason.failure("the KV cache has become too small for this request: ask for fewer tokens", 503)
+
+
+def ended_by(error: NbgenError) -> FinishReason:
+    """For a request that this error is about."""
+    return FinishReason.failure(error.message, error.status, error.field, error.code)
 
 
 def queue_full(waiting: int, arriving: int, most: int) -> FinishReason:

@@ -4,7 +4,7 @@ Works for every model that names that layer, whatever lies before it. Knows noth
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,11 +52,8 @@ class HiddenStates:
     def of(self, batch: Iterable[ScheduledSequence]) -> Iterator[Capture]:
         """Capture during one forward if any of the batch asks for it."""
         capture, head = Capture(), self._head
-        if head is None or not self.wanted(batch):
+        watched: AbstractContextManager[Any] = nullcontext()
+        if head is not None and self.wanted(batch):
+            watched = head.register_forward_pre_hook(capture)
+        with watched:
             yield capture
-            return
-        hook = head.register_forward_pre_hook(capture)
-        try:
-            yield capture
-        finally:
-            hook.remove()

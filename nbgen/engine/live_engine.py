@@ -16,7 +16,7 @@ from nbgen.commands import ReleaseMemory, ResumeMemory
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
-from nbgen.engine.endings import NO_CACHE
+from nbgen.engine.endings import NO_CACHE, ended_by
 from nbgen.engine.live_model import LiveModel
 from nbgen.engine.loop import STATUS_SECONDS, Loop
 from nbgen.engine.service import serve
@@ -108,7 +108,7 @@ class LiveLoop(Loop):
             self._occupation.resume({"kv_cache", "weights"})
         except NbgenError as error:
             log.warning("the live model cannot be run: %s", error.message)
-            return FinishReason.failure(error.message, error.status)
+            return ended_by(error)
         except Exception:  # whatever the owner has made of the model
             log.exception("the live model cannot be run")
             return FinishReason.failure("the model cannot be run as it is now; the notebook's log says why", 503)

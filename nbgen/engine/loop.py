@@ -30,6 +30,7 @@ from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
+from nbgen.engine.endings import ended_by
 from nbgen.engine.grammar import LABELS, Compiled, Grammar
 from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
@@ -194,8 +195,7 @@ class Loop:
         return Grammar(kind, text)
 
     def _refuse(self, request: Request, error: NbgenError) -> None:
-        reason = FinishReason.failure(error.message, error.status, error.field, error.code)
-        self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=reason)]))
+        self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=ended_by(error))]))
 
     def _take_in(self) -> bool:
         """Take what has arrived, waiting a moment if there is nothing to compute; False when the server is gone."""

@@ -9,7 +9,8 @@ changes. Knows nothing of files or names.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -135,20 +136,16 @@ class LoraLayers:
             nonlocal tokens
             tokens = kwargs["input_ids"].numel()
 
-        def look(path: str, inputs: tuple[torch.Tensor, ...]) -> None:
+        def look(path: str, _: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
             seen[path] += 1
             if inputs[0].numel() != tokens * inputs[0].shape[-1]:
                 strange.add(path)
 
-        hooks = [self._model.register_forward_pre_hook(count, with_kwargs=True)]
-        for path in paths:
-            note = lambda _, inputs, path=path: look(path, inputs)  # noqa: E731
-            hooks.append(self._model.get_submodule(path).register_forward_pre_hook(note))
-        try:
+        with ExitStack() as hooks:
+            hooks.enter_context(self._model.register_forward_pre_hook(count, with_kwargs=True))
+            for path in paths:
+                hooks.enter_context(self._model.get_submodule(path).register_forward_pre_hook(partial(look, path)))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
         self.unsuited = strange | {path for path, times in seen.items() if not times}
 
     @property

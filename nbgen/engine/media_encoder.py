@@ -8,7 +8,7 @@ model. In a step of packed tokens the same arguments are put in place of the dec
 import inspect
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,20 +113,15 @@ class MediaEncoder:
             raise UNKNOWN
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
 
-    def overlay(self, items: list[ScheduledSequence]) -> Any:
+    def overlay(self, items: list[ScheduledSequence]) -> AbstractContextManager[Any]:
         """Around a forward of packed `items`: the decoder gets what was encoded of those with media."""
-        return self._overlay(items) if any(map(begins, items)) else nullcontext()
 
-    @contextmanager
-    def _overlay(self, items: list[ScheduledSequence]) -> Iterator[None]:
         def replace(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             return args, {**kwargs, **_merged(items, kwargs)}
 
-        handle = self._model.get_decoder().register_forward_pre_hook(replace, with_kwargs=True, prepend=True)
-        try:
-            yield
-        finally:
-            handle.remove()
+        if not any(map(begins, items)):
+            return nullcontext()
+        return self._model.get_decoder().register_forward_pre_hook(replace, with_kwargs=True, prepend=True)
 
     def _arguments(self, ids: torch.Tensor, prompt: MediaPrompt) -> dict[str, Any]:
         """The decoder's arguments for the whole prompt."""
@@ -138,16 +133,15 @@ class MediaEncoder:
         def stop(_: torch.nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise _Reached(kwargs)
 
-        handle = self._model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True, prepend=True)
         text = self._model.config.get_text_config()
         implementation, text._attn_implementation = text._attn_implementation, "sdpa"  # which has masks to look at
         try:
-            self._model(input_ids=ids, use_cache=False, **inputs)
+            with self._model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True, prepend=True):
+                self._model(input_ids=ids, use_cache=False, **inputs)
         except _Reached as reached:
             return reached.arguments
         finally:
             text._attn_implementation = implementation
-            handle.remove()
             self._forget()
         raise ValueError("the model ran without its decoder")
 

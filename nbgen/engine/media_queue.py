@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from nbgen.engine.endings import ended_by
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import NbgenError
 from nbgen.messages import FinishReason
@@ -49,7 +50,7 @@ def _fault(sequence: Sequence, encode: Callable[[Sequence], None]) -> FinishReas
         if sequence.media.encoded is None:
             encode(sequence)
     except NbgenError as error:
-        return FinishReason.failure(error.message, error.status)
+        return ended_by(error)
     except Exception:  # whatever a tower raises, not having the memory for one, is this request's alone
         log.exception("request %s: its media could not be encoded", sequence.rid)
         return FinishReason.failure("the media could not be encoded; the log says why", 503)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from transformers.utils.chat_parsing.response_templates import ResponseTemplateField
 
 from nbgen.engine.call_format import LISTED_CALLS, NAMED_CALLS
+from nbgen.engine.written_calls import past
 
 #: How transformers reads arguments that have a tag each.
 TAGGED = "xml-inline"
@@ -88,7 +89,7 @@ class OpenCall:
     def ended(self, text: str, *, last: bool) -> Ended | None:
         """None where it depends on more text; it never does after the `last`."""
         if not self._begins:
-            first = _SPACE.match(text, self.start).end()  # type: ignore[union-attr]
+            first = past(_SPACE, text, self.start)
             if first == len(text) and not last:
                 return None
             if first < len(text) and not self._may_begin(text[first]):
@@ -142,7 +143,7 @@ class OpenCall:
         """A closing tag is passed over, and even the beginning of one where nothing comes after it."""
         body, match = text[self.start : end], None
         if self.field.close_re is not None:
-            match = self.field.close_re.match(text, _SPACE.match(text, end).end(), partial=True)  # type: ignore[union-attr]
+            match = self.field.close_re.match(text, past(_SPACE, text, end), partial=True)
         if match is not None and not last and _may_change(self.field, True, match, text):
             return None
         return Ended(body, match.end() if match else end)

@@ -168,8 +168,8 @@ class Processor:
                     "for each",
                     field="input_ids",
                 )
-        per_token = {name for name, value in made.items() if name.endswith("token_type_ids")}
-        return self._of({name: value for name, value in made.items() if name not in per_token}, media, ids)
+        whole = {name: value for name, value in made.items() if not name.endswith("token_type_ids")}
+        return self._of(whole, media, ids)
 
     def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
         """What the processor makes of a chat: whatever a user wrote is text, and only parts are media."""

@@ -8,7 +8,7 @@ nothing of requests beyond who asks.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,15 +73,13 @@ class RoutedExperts:
     def of(self, batch: Iterable[ScheduledSequence]) -> Iterator[Routes]:
         """Watch one forward if any of the batch asks for it."""
         routes = Routes(self._num_layers)
-        hooks = []
-        if self.width and any(map(asks, batch)):
-            hooks += [m.register_forward_pre_hook(routes.watch(i), with_kwargs=True) for i, m in self._experts]
-            hooks += [m.register_forward_hook(routes.watch_router(i, self._each)) for i, m in self._routers]
-        try:
+        with ExitStack() as hooks:
+            if self.width and any(map(asks, batch)):
+                for i, m in self._experts:
+                    hooks.enter_context(m.register_forward_pre_hook(routes.watch(i), with_kwargs=True))
+                for i, m in self._routers:
+                    hooks.enter_context(m.register_forward_hook(routes.watch_router(i, self._each)))
             yield routes
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 def _is_told(experts: torch.nn.Module) -> bool:

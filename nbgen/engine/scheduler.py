@@ -212,7 +212,6 @@ class Scheduler:
         cache = self.blocks.cache
         return EngineStatus(
             running=len(self.running),
-            waiting=len(self.waiting),
             blocks_total=self.blocks.num_blocks,
             blocks_free=self.blocks.num_free,
             blocks_cached=cache.num_blocks,

@@ -5,6 +5,8 @@ the others find their part. Bit by bit the same numbers as one product each, or 
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -64,20 +66,18 @@ def share(model: nn.Module, ids: list[int]) -> list[Swap]:
 def groups_with_same_input(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Place]]:
     """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
     calls: list[tuple[Place, torch.Tensor]] = []
-    hooks = []
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            if type(child) is nn.Linear and suits(child):
-                place = (parent, name, child)
-                note = lambda _, inputs, place=place: calls.append((place, inputs[0]))  # noqa: E731
-                hooks.append(child.register_forward_pre_hook(note))
-    if not hooks:
+    named = [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
+    places = [(parent, name, child) for parent, name, child in named if type(child) is nn.Linear and suits(child)]
+    if not places:
         return []
-    try:
+
+    def note(place: Place, _: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        calls.append((place, inputs[0]))
+
+    with ExitStack() as hooks:
+        for place in places:
+            hooks.enter_context(place[2].register_forward_pre_hook(partial(note, place)))
         run(model, ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
     groups = groupby(calls, key=lambda call: (id(call[0][0]), id(call[1])))
     found = [[place for place, _ in group] for _, group in groups]
     return [places for places in found if len(places) > 1 and len({name for _, name, _ in places}) == len(places)]

@@ -149,7 +149,7 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, special ones included; none where the tokenizer does not know it."""
         try:
-            return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+            return self.text([token_id])
         except Exception:  # some models have more tokens than their tokenizer, whose code may raise anything for them
             return ""
 

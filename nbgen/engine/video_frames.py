@@ -7,6 +7,7 @@ Gemma4VideoProcessor. Frames are resized by Pillow, whose pixels may differ by a
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,26 @@ SEPARATE, TOKENS, FRAMES = "Gemma4VideoProcessor", 70, 32
 OF_IMAGES = ("patch_size", "pooling_kernel_size", "image_mean", "image_std", "do_normalize", "rescale_factor")
 
 
-class SeparateFrames:
-    """Takes the place of a processor's own for videos, called as that is: each frame becomes what an image does."""
+class _OfVideos(ABC):
+    """Takes the place of a processor's own for videos, called as that is."""
+
+    def __call__(
+        self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
+    ) -> BatchFeature:
+        batch: list[Any] = make_batched_videos(videos)
+        metadata = make_batched_metadata(batch, video_metadata=video_metadata)
+        found = BatchFeature(self._made(batch))
+        if return_metadata:
+            found["video_metadata"] = metadata
+        return found
+
+    @abstractmethod
+    def _made(self, batch: list[Any]) -> dict[str, Any]:
+        """The model's inputs of several videos, each of frames `[time, height, width, 3]`."""
+
+
+class SeparateFrames(_OfVideos):
+    """Each frame becomes what an image does."""
 
     def __init__(self, images: Any, config: dict[str, Any]) -> None:
         """`images` is the processor's for images, `config` what its folder says of videos."""
@@ -37,28 +56,19 @@ class SeparateFrames:
         self._options = {name: config[name] for name in OF_IMAGES if config.get(name) is not None}
         self._options["max_soft_tokens"] = config.get("max_soft_tokens") or TOKENS
 
-    def __call__(
-        self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
-    ) -> BatchFeature:
+    def _made(self, batch: list[Any]) -> dict[str, Any]:
         """Patches of all frames `[frames, patches, values]` and where they stand, and how many are of each video."""
-        batch: list[Any] = make_batched_videos(videos)
-        metadata = make_batched_metadata(batch, video_metadata=video_metadata)
         made = [self._images([*map(Image.fromarray, v)], return_tensors="pt", **self._options) for v in batch]
-        found = BatchFeature(
-            {
-                "pixel_values_videos": torch.cat([each["pixel_values"] for each in made]),
-                "video_position_ids": torch.cat([each["image_position_ids"] for each in made]),
-                "num_frames_per_video": torch.tensor([*map(len, batch)]),
-                "num_soft_tokens_per_video": [int(each["num_soft_tokens_per_image"][0]) for each in made],
-            }
-        )
-        if return_metadata:
-            found["video_metadata"] = metadata
-        return found
+        return {
+            "pixel_values_videos": torch.cat([each["pixel_values"] for each in made]),
+            "video_position_ids": torch.cat([each["image_position_ids"] for each in made]),
+            "num_frames_per_video": torch.tensor([*map(len, batch)]),
+            "num_soft_tokens_per_video": [int(each["num_soft_tokens_per_image"][0]) for each in made],
+        }
 
 
-class FramesProcessor:
-    """Takes the place of a processor's own for videos, called as that is."""
+class FramesProcessor(_OfVideos):
+    """Frames become patches in time and space, as Qwen's kinds have them."""
 
     def __init__(self, images: Any, kind: str, config: dict[str, Any]) -> None:
         """`images` is the processor's for images, `config` what its folder says of videos."""
@@ -74,18 +84,10 @@ class FramesProcessor:
         self.merge_size: int = config.get("merge_size") or images.merge_size
         self._normalization = {name: config[name] for name in ("image_mean", "image_std") if config.get(name)}
 
-    def __call__(
-        self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
-    ) -> BatchFeature:
+    def _made(self, batch: list[Any]) -> dict[str, Any]:
         """Patches of all videos `[patches, values]`, and each one's grid of them `[time, height, width]`."""
-        batch: list[Any] = make_batched_videos(videos)
-        metadata = make_batched_metadata(batch, video_metadata=video_metadata)
         patches, grids = zip(*map(self._patches, batch), strict=True)
-        data = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
-        found = BatchFeature(data)
-        if return_metadata:
-            found["video_metadata"] = metadata
-        return found
+        return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
 
     def _patches(self, frames: np.ndarray) -> tuple[torch.Tensor, list[int]]:
         """Of frames `[time, height, width, 3]`; the last one stands until a patch in time is full."""

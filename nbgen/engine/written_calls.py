@@ -37,6 +37,8 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
+#: What stands between JSON values.
+BETWEEN = re.compile(r"[\s,;]*")
 #: What JSON calls may hold their arguments in.
 _ARGUMENTS = ("arguments", "parameters")
 #: What such have that have no arguments.
@@ -101,7 +103,12 @@ def _json_objects(text: str) -> Iterator[Any]:
     while place < len(text):
         value, end = _DECODER.raw_decode(text, place)
         yield value
-        place = re.compile(r"[\s,;]*").match(text, end).end()  # type: ignore[union-attr]
+        place = past(BETWEEN, text, end)
+
+
+def past(pattern: re.Pattern[str], text: str, place: int) -> int:
+    """Where that ends which matches at this place, by a pattern that matches nothing, too."""
+    return pattern.match(text, place).end()  # type: ignore[union-attr]
 
 
 def _of_object(value: Any, bare: bool) -> tuple[str, dict[str, Any]]:
@@ -257,7 +264,7 @@ class _Reader:
             raise ValueError(f"no {mark} at {self._place}")
 
     def _skip_space(self) -> None:
-        self._place = _SPACE.match(self._text, self._place).end()  # type: ignore[union-attr]
+        self._place = past(_SPACE, self._text, self._place)
 
 
 def _number(text: str) -> int | float:

@@ -84,7 +84,7 @@ class Words:
         self._usage |= {name: int(numbers[name]) for name in names if numbers.get(name) is not None}
 
 
-def renamed(params: Mapping[str, Any], names: Mapping[str, str], dialect: str) -> dict[str, Any]:
+def in_its_words(params: Mapping[str, Any], names: Mapping[str, str], dialect: str) -> dict[str, Any]:
     """The options under the dialect's own names. Raises InvalidRequest for one that it has no word for."""
     if unknown := [name for name in params if name not in names]:
         raise _unsaid(unknown, dialect)

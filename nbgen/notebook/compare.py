@@ -15,8 +15,8 @@ import traitlets
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
+from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.display import in_page
-from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result

@@ -13,9 +13,9 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from nbgen.errors import NbgenError
-from nbgen.notebook.frames import import_pandas
+from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.shared_characters import BROKEN, completed
-from nbgen.notebook.shown_text import visible
+from nbgen.notebook.shown_text import counted, visible
 from nbgen.notebook.table import NO_MATHS
 
 #: Beyond it a perplexity is no number any more.
@@ -129,7 +129,7 @@ class Logprobs(Sequence[Token]):
         return pandas.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return f"<{_counted(len(self))}, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
+        return f"<{counted(len(self), 'token')}, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
 
     def _repr_html_(self) -> str:
         """The text, each token coloured by how likely it was; the alternatives are in its tooltip. Of a long one, the
@@ -139,17 +139,13 @@ class Logprobs(Sequence[Token]):
         scale = "".join(
             f'<span style="{_colour(share)}">&nbsp;{share:.0%}&nbsp;</span>' for share in (1, 0.5, 0.1, 0.01)
         )
-        note = f"{_counted(len(self))} · perplexity {self.perplexity:.2f} · probability {scale}"
+        note = f"{counted(len(self), 'token')} · perplexity {self.perplexity:.2f} · probability {scale}"
         if len(self) > MOST_SHOWN:
             note = f"the first {MOST_SHOWN} of {note} · to_df() has all"
         return (
             f'<div class="{NO_MATHS}" style="line-height: 1.9; white-space: pre-wrap">{spans}</div>'
             f'<div style="opacity: 0.8; font-size: 85%">{note}</div>'
         )
-
-
-def _counted(tokens: int) -> str:
-    return f"{tokens} token{'' if tokens == 1 else 's'}"
 
 
 def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]:

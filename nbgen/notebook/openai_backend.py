@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen import sse
-from nbgen.notebook.backend import Words, refuse, renamed
+from nbgen.notebook.backend import Words, in_its_words, refuse
 from nbgen.notebook.client import Event
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SPACED
@@ -44,7 +44,7 @@ class OpenAIBackend:
 
     def run(self, body: Mapping[str, Any]) -> Call:
         refuse(body, ("logit_processor",), self.name)
-        params = renamed(body["params"], NAMES, self.name)
+        params = in_its_words(body["params"], NAMES, self.name)
         if "messages" not in body:
             params.setdefault("max_tokens", DEFAULT_NEW_TOKENS)  # where OpenAI's own default is 16
         if params.get("max_tokens", 0) is None:

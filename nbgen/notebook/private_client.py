@@ -54,8 +54,7 @@ class PrivateClient(Client):
         name, data = event
         if name != "error":
             return event
-        error = data.get("error") or data
-        return name, {**data, "error": {**error, "message": self._with_log(str(error.get("message", "")))}}
+        return name, {**data, "error": {**data["error"], "message": self._with_log(data["error"]["message"])}}
 
     def _with_log(self, words: str) -> str:
         if "log says" in words or "log has" in words:

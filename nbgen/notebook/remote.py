@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -21,8 +22,6 @@ from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.sglang_backend import SGLangBackend
 from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.triton_backend import TritonBackend
-
-KINDS = ("nbgen", "sglang", "triton", "openai")
 
 
 class RemoteClient(Connection):
@@ -174,11 +173,11 @@ def open_client(url: str, token: str = "", kind: str = "auto", model: str | None
 
     Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address or no token.
     """
-    if kind not in ("auto", *KINDS):
-        raise InvalidRequest(f"a server's kind is auto, {', '.join(KINDS)}; got {kind!r}")
+    if kind not in ("auto", *_OPENERS):
+        raise InvalidRequest(f"a server's kind is auto, {', '.join(_OPENERS)}; got {kind!r}")
     url, tried = address(url), []
     token = sendable(token or token_in(url))
-    for name in KINDS if kind == "auto" else (kind,):
+    for name in _OPENERS if kind == "auto" else (kind,):
         try:
             return _OPENERS[name](url, token, model)
         except Unauthorized:
@@ -224,38 +223,30 @@ def _nbgen(url: str, token: str, model: str | None) -> Client:
     raise next((error for error in reversed(errors) if isinstance(error, Unauthorized)), errors[-1])
 
 
-def _sglang(url: str, token: str, model: str | None) -> RemoteClient:
-    def found(connection: Connection) -> str | None:
-        info = connection.fields(Call("GET", "get_model_info"), CONNECT_SECONDS)
-        return info.get("served_model_name") or info.get("model_path")
-
-    return _remote(url, token, SGLangBackend, model, found)
+def _of_sglang(connection: Connection) -> str | None:
+    info = connection.fields(Call("GET", "get_model_info"), CONNECT_SECONDS)
+    return info.get("served_model_name") or info.get("model_path")
 
 
-def _triton(url: str, token: str, model: str | None) -> RemoteClient:
-    def found(connection: Connection) -> str | None:
-        server = connection.fields(Call("GET", "v2"), CONNECT_SECONDS)
-        models = triton_models(connection) if server.get("extensions") is not None else []
-        return models[0]["name"] if models else None
-
-    return _remote(url, token, TritonBackend, model, found)
+def _of_triton(connection: Connection) -> str | None:
+    server = connection.fields(Call("GET", "v2"), CONNECT_SECONDS)
+    models = triton_models(connection) if server.get("extensions") is not None else []
+    return models[0]["name"] if models else None
 
 
-def _openai(url: str, token: str, model: str | None) -> RemoteClient:
-    def found(connection: Connection) -> str | None:
-        models = connection.fields(Call("GET", "v1/models"), CONNECT_SECONDS).get("data") or []
-        return models[0].get("id") if models else None
-
-    return _remote(url, token, OpenAIBackend, model, found)
+def _of_openai(connection: Connection) -> str | None:
+    models = connection.fields(Call("GET", "v1/models"), CONNECT_SECONDS).get("data") or []
+    return models[0].get("id") if models else None
 
 
 def _remote(
+    backend: Callable[[str], Backend],
+    found: Callable[[Connection], str | None],
     url: str,
     token: str,
-    backend: Callable[[str], Backend],
     model: str | None,
-    found: Callable[[Connection], str | None],
 ) -> RemoteClient:
+    """Of another kind, asked for `model`, None: for what is `found` to be served there."""
     client = RemoteClient(url, token, backend(model or ""))
     try:
         served = found(client)
@@ -269,9 +260,10 @@ def _remote(
     return client
 
 
+#: By a server's kind, in the order in which they are tried.
 _OPENERS: dict[str, Callable[[str, str, str | None], AnyClient]] = {
     "nbgen": _nbgen,
-    "sglang": _sglang,
-    "triton": _triton,
-    "openai": _openai,
+    "sglang": partial(_remote, SGLangBackend, _of_sglang),
+    "triton": partial(_remote, TritonBackend, _of_triton),
+    "openai": partial(_remote, OpenAIBackend, _of_openai),
 }

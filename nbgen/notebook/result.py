@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
-from nbgen.notebook.frames import import_pandas
+from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.media import Part, text_of, with_media
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.shown_media import media_html, media_markdown
-from nbgen.notebook.shown_text import text_bundle
+from nbgen.notebook.shown_text import counted, text_bundle
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns, calls_of, openai_call, spoken
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
@@ -162,7 +162,7 @@ class Result(Turns):
         """One line of numbers: tokens, seconds to the first one, tokens per second, why it ended, how many more."""
         tokens = self.usage.get("completion_tokens")
         parts = [
-            None if tokens is None else f"{tokens} token{'' if tokens == 1 else 's'}",
+            None if tokens is None else counted(tokens, "token"),
             None if self.ttft_s is None else f"{_duration(self.ttft_s)} to first token",
             None if self.tokens_per_s is None else f"{self.tokens_per_s:.0f} tokens/s",
             self._ending,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.frames import import_pandas
+from nbgen.notebook.data_frames import import_pandas
 
 
 class RowData:

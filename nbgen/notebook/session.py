@@ -178,7 +178,7 @@ def load(model: str | os.PathLike[str] | None = None, quantization: str | None =
             if name == "progress":
                 progress(data)
             elif name == "error":
-                raise _load_error(data)
+                raise from_status(data["error"]["code"], data["error"]["message"])
     except KeyboardInterrupt:
         progress.finish()
         print("the server goes on loading; `%nbgen unload` stops it")
@@ -343,8 +343,3 @@ def _start(words: str, server: Callable[[Waiting], S], *, asked: bool) -> S:
         _use(started.client)
         passed_on.tell(started.client)
         return started
-
-
-def _load_error(data: dict[str, Any]) -> Exception:
-    error = data.get("error") or data
-    return from_status(int(error.get("code", 422)), str(error.get("message", "the model cannot be loaded")))

@@ -65,6 +65,11 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def text_bundle(text: str) -> dict[str, str]:
     """A model's text for display. No HTML: front ends would prefer it to the Markdown that they sanitise."""
     return {"text/plain": visible(text), "text/markdown": as_markdown(text)}

@@ -14,7 +14,7 @@ from IPython.display import DisplayHandle
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
-from nbgen.notebook.shown_text import as_markdown, as_typed, visible
+from nbgen.notebook.shown_text import as_markdown, as_typed, counted, visible
 from nbgen.notebook.turns import NAMES, shown, spoken
 
 #: No HTML: what front ends do with Markdown, they do to untrusted text as well.
@@ -59,7 +59,7 @@ def bundle(messages: Sequence[dict[str, Any]]) -> Bundle:
     """A conversation."""
     if not messages:
         return _EMPTY
-    head = f"Transcript: {_counted(sum(turn['role'] != 'system' for turn in messages), 'message')}"
+    head = f"Transcript: {counted(sum(turn['role'] != 'system' for turn in messages), 'message')}"
     return {"text/plain": "\n\n".join(map(_plain, messages)), "text/markdown": _folded(head, _turns(messages))}
 
 
@@ -72,7 +72,7 @@ def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Res
         f"**{as_typed(label)}**\n\n{as_markdown(result.text)}" + _noted("\n\n*({})*", as_typed(result.caption))
         for label, result in answers
     ]
-    head = f"Comparison: {_counted(len(answers), 'answer')}"
+    head = f"Comparison: {counted(len(answers), 'answer')}"
     return {
         "text/plain": "\n\n".join([*map(_plain, asked), *plain]),
         "text/markdown": _folded(head, [*_turns(asked), *parts]),
@@ -88,10 +88,6 @@ def continuation(text: str) -> Bundle:
 
 def _noted(form: str, caption: str) -> str:
     return form.format(caption) if caption else ""
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _folded(head: str, parts: Sequence[str]) -> str:

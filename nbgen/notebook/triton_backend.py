@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from nbgen import sse
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.backend import Words, refuse, renamed
+from nbgen.notebook.backend import Words, in_its_words, refuse
 from nbgen.notebook.client import Event
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.notebook.openai_backend import NAMES
@@ -34,7 +34,7 @@ class TritonBackend:
         if "messages" in body:
             raise InvalidRequest("Triton's generate extension takes a text, not a chat: use complete=True")
         refuse(body, ("logit_processor", "tools", "template_options"), self.name)
-        params = renamed({"max_new_tokens": DEFAULT_NEW_TOKENS, **body["params"]}, _NAMES, self.name)
+        params = in_its_words({"max_new_tokens": DEFAULT_NEW_TOKENS, **body["params"]}, _NAMES, self.name)
         path = f"v2/models/{quote(self.model, safe='')}/generate_stream"
         return Call("POST", path, {"text_input": body["prompt"], "stream": True, "parameters": params})
 

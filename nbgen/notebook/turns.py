@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nbgen.notebook.frames import import_pandas
+from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.media import Content, as_text, text_of
 from nbgen.notebook.shown_media import media_markdown
 from nbgen.notebook.shown_text import as_markdown, as_typed

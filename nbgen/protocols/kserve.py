@@ -6,8 +6,9 @@ Follows Triton 2.73 in what it takes and in the words of its errors. Whether a m
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -93,20 +94,26 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
     parameters = parse_parameters(_parameters(fields.parameters))
     binary, timeout = parameters.pop("binary_data_output", False), parameters.pop("timeout", 0)
     rest = _Blobs(body[length:])
-    inputs: dict[str, Tensor] = {}
-    for item in fields.inputs:
-        if item.name in inputs:
-            raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
-        inputs[item.name] = _tensor(item, rest)
+    inputs = by_name("input", fields.inputs, lambda item: _tensor(item, rest))
     rest.check_empty()
     return Inference(
         id=fields.id,
         parameters=parameters,
         inputs=inputs,
-        outputs=_outputs(fields.outputs),
+        outputs=list(by_name("output", fields.outputs, _output).values()),
         binary_outputs=bool(binary),
         timeout_us=int(timeout),
     )
+
+
+def by_name(kind: str, items: Iterable[Any], make: Callable[[Any], T]) -> dict[str, T]:
+    """What is made of each of a request's inputs or outputs. Raises InvalidRequest for a second one of a name."""
+    found: dict[str, T] = {}
+    for item in items:
+        if item.name in found:
+            raise InvalidRequest(f"{kind} '{item.name[:200]}' already exists in request")
+        found[item.name] = make(item)
+    return found
 
 
 def check_json_size(length: int) -> None:
@@ -170,7 +177,7 @@ class _Blobs:
 def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
     dimensions = _part("shape", item.shape, MAX_SHAPE_BYTES, _decode_shape)
     datatype, shape = check_datatype(item.datatype), parse_shape(dimensions, item.name)
-    if datatype != "BYTES" and tensors.number_of_elements(shape) * ELEMENT_BYTES[datatype] > MAX_ELEMENTS:
+    if datatype != "BYTES" and math.prod(shape) * ELEMENT_BYTES[datatype] > MAX_ELEMENTS:
         raise InvalidRequest(f"byte size overflow for input '{item.name[:200]}': {list(shape)} of {datatype}")
     parameters = _parameters(item.parameters)
     size, region = parameters.get("binary_data_size"), parameters.get("shared_memory_region")
@@ -207,7 +214,7 @@ def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> me
 
 def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
     """How many elements a tensor has that are sent one by one. Raises InvalidRequest for too many."""
-    expected = tensors.number_of_elements(shape)
+    expected = math.prod(shape)
     tensors.check_strings(datatype, expected, name[:200])
     if expected * ELEMENT_BYTES[datatype] > MAX_INPUT_BYTES:
         raise InvalidRequest(
@@ -233,7 +240,7 @@ def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
             raise PinnedError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
-    if tensors.number_of_elements(shape) > MAX_ELEMENTS:
+    if math.prod(shape) > MAX_ELEMENTS:
         raise InvalidRequest(
             f"shape of input '{name[:200]}' causes total element count to exceed maximum size of {MAX_ELEMENTS}"
         )
@@ -276,20 +283,11 @@ def _raw_shape(name: str, dims: tuple[int, ...], datatype: str, size: int) -> tu
             f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
             "dimension"
         )
-    fixed = tensors.number_of_elements(n for n in dims if n >= 0) * (ELEMENT_BYTES[datatype] or 1)
+    fixed = math.prod(n for n in dims if n >= 0) * (ELEMENT_BYTES[datatype] or 1)
     return tuple(-(-size // max(1, fixed)) if n < 0 else n for n in dims)
 
 
 # --- outputs
-
-
-def _outputs(items: list[_Output]) -> list[RequestedOutput]:
-    found: dict[str, RequestedOutput] = {}
-    for item in items:
-        if item.name in found:
-            raise InvalidRequest(f"output '{item.name[:200]}' already exists in request")
-        found[item.name] = _output(item)
-    return list(found.values())
 
 
 def _output(item: _Output) -> RequestedOutput:

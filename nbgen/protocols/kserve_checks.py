@@ -5,12 +5,13 @@ Where Triton is stricter than its own examples, leading dimensions of size 1 bey
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols.inference import Inference
-from nbgen.protocols.tensors import number_of_elements
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
 
@@ -67,7 +68,7 @@ def _fitted(inference: Inference, tensor: Tensor, declared: TensorSpec, spec: Mo
             f"'{spec.name}' expects '{declared.datatype}'"
         )
     expected, shape = spec.shape(declared), list(tensor.shape)
-    if declared.several and (count := number_of_elements(shape)):
+    if declared.several and (count := math.prod(shape)):
         return msgspec.structs.replace(tensor, shape=(count,))
     while len(shape) > len(expected) and shape[0] == 1:
         shape = shape[1:]

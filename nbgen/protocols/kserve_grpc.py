@@ -37,22 +37,11 @@ FIELDS = {
 }
 
 
-def parse_version(version: str) -> str:
-    """A version as text; none is the latest. Raises InvalidRequest."""
-    if version and not (version.isascii() and version.isdecimal()):
-        raise InvalidRequest(f"failed to get model version from specified version string '{version[:30]}'")
-    return version
-
-
 def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
     """The inference that a ModelInferRequest asks for; `contents` are its raw ones. Raises InvalidRequest."""
     given = _parameters(request.parameters)
     raw = iter(contents)
-    inputs: dict[str, Tensor] = {}
-    for item in request.inputs:
-        if item.name in inputs:
-            raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
-        inputs[item.name] = _tensor(item, raw, bool(contents))
+    inputs = kserve.by_name("input", request.inputs, lambda item: _tensor(item, raw, bool(contents)))
     if next(raw, None) is not None:
         raise InvalidRequest("unexpected additional input data: there are more raw contents than inputs")
     parameters = kserve.parse_parameters(given)
@@ -61,7 +50,7 @@ def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
         timeout_us=int(parameters.pop("timeout", 0)),
         parameters=parameters,
         inputs=inputs,
-        outputs=_outputs(request.outputs),
+        outputs=list(kserve.by_name("output", request.outputs, _output).values()),
         binary_outputs=True,
     )
 
@@ -135,15 +124,10 @@ def _typed(item: Any, datatype: str, shape: tuple[int, ...]) -> memoryview:
     return tensors.Binary(tensors.from_values(list(part), datatype) for part in slices).joined()
 
 
-def _outputs(items: Any) -> list[RequestedOutput]:
-    found: dict[str, RequestedOutput] = {}
-    for item in items:
-        if item.name in found:
-            raise InvalidRequest(f"output '{item.name[:200]}' already exists in request")
-        if "shared_memory_region" in item.parameters:
-            raise kserve.no_region(item.parameters["shared_memory_region"].string_param)
-        found[item.name] = RequestedOutput(item.name, True, _classes(item.parameters))
-    return list(found.values())
+def _output(item: Any) -> RequestedOutput:
+    if "shared_memory_region" in item.parameters:
+        raise kserve.no_region(item.parameters["shared_memory_region"].string_param)
+    return RequestedOutput(item.name, True, _classes(item.parameters))
 
 
 def _classes(parameters: Mapping[str, Any]) -> int:

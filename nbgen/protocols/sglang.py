@@ -8,6 +8,7 @@ from __future__ import annotations
 import reprlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
@@ -96,16 +97,19 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
     one_answer = one_prompt and n == 1  # with n > 1 a single prompt is a batch of one
-    rids = request_ids(fields.get("rid"), len(prompts), n, single=one_answer)
-    logprobs = sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one_answer)
-    processors = _texts("custom_logit_processor", fields, len(prompts), listed=not one_answer and n == 1)
-    adapters, keys, salts = (
-        _texts(name, fields, len(prompts), listed=not one_answer) for name in ("lora_path", "extra_key", "cache_salt")
-    )
+    listed, texts = not one_answer, partial(_texts, fields=fields, prompts=len(prompts))
+    own: dict[str, list[Any]] = {
+        "rid": request_ids(fields.get("rid"), len(prompts), n, single=one_answer),
+        "params": params,
+        "logprobs": sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n),
+        "tensors": sglang_tensors.parse_options(fields, len(prompts), single=one_answer),
+        "logit_processor": [code or None for code in texts("custom_logit_processor", listed=listed and n == 1)],
+        "adapter": texts("lora_path", listed=listed),
+        "namespace": [*map(namespace, *(texts(name, listed=listed) for name in ("extra_key", "cache_salt")))],
+    }
     media = sglang_media.parse(fields, len(prompts), single=one_prompt)
     stream = fields.get("stream", False)
-    template = GenerateRequest(
+    common = GenerateRequest(
         rid="",
         priority=fields.get("priority") or 0,
         group=uuid.uuid4().hex,
@@ -116,22 +120,8 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         streamed=stream,
     )
     requests = [
-        msgspec.structs.replace(
-            template,
-            rid=rid,
-            text=prompt.text,
-            input_ids=prompt.input_ids,
-            input_embeds=prompt.input_embeds,
-            params=option,
-            logprobs=wanted,
-            tensors=inner,
-            logit_processor=processor or None,
-            adapter=adapter,
-            namespace=namespace(key, salt),
-        )
-        for rid, prompt, option, processor, adapter, key, salt, wanted, inner in zip(
-            rids, prompts, params, processors, adapters, keys, salts, logprobs, tensors, strict=True
-        )
+        msgspec.structs.replace(common, **prompt._asdict(), **dict(zip(own, row, strict=True)))
+        for prompt, row in zip(prompts, zip(*own.values(), strict=True), strict=True)
     ]
     return Generation(requests, one_answer, stream, intervals, media)
 

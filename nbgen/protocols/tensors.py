@@ -66,11 +66,6 @@ class Binary:
         return self.pieces[0] if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
 
 
-def number_of_elements(shape: Iterable[int]) -> int:
-    """The product of the dimensions."""
-    return math.prod(shape)
-
-
 # --- JSON to bytes
 
 
@@ -212,7 +207,7 @@ def check_strings(datatype: str, count: int, name: str) -> None:
 
 def check_size(tensor: Tensor) -> None:
     """Raise InvalidRequest unless the tensor has as many bytes as its shape and datatype say."""
-    count = number_of_elements(tensor.shape)
+    count = math.prod(tensor.shape)
     if tensor.datatype == "BYTES":
         check_strings(tensor.datatype, count, tensor.name)
         if (found := len(unpack_bytes(tensor.data))) != count:

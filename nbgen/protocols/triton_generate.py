@@ -184,7 +184,7 @@ def _value(output: OutputTensor) -> bytes:
     if output.datatype in tensors.BINARY_ONLY:
         raise InvalidRequest(f"output '{output.name}' is {output.datatype}, which JSON cannot carry")
     listed = b"".join(tensors.to_json(output.data, output.datatype))
-    return listed[1:-1] if tensors.number_of_elements(output.shape) == 1 else listed
+    return listed[1:-1] if math.prod(output.shape) == 1 else listed
 
 
 def error_event(error: NbgenError) -> bytes:

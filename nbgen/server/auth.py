@@ -9,13 +9,16 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Awaitable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
 from jupyter_server.base.handlers import APIHandler
 
 from nbgen.errors import Forbidden, Unauthorized
+
+if TYPE_CHECKING:
+    from nbgen.server.app import NbgenApp
 
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
@@ -43,6 +46,12 @@ class AuthenticatedHandler(APIHandler):
 
     def initialize(self) -> None:
         self._has_key = False
+
+    @property
+    def app(self) -> NbgenApp:
+        """The extension, which has the server's models and whatever else its routes share."""
+        found: NbgenApp = self.settings["nbgen"]
+        return found
 
     async def admit(self) -> None:
         """Return if the caller may do this; raise what they are told otherwise."""
@@ -120,9 +129,9 @@ class AuthenticatedHandler(APIHandler):
         return await _settled(self.identity_provider.get_user_cookie(self)) is not None
 
     def _presents_key(self) -> bool:
-        key: str = self.settings["nbgen"].key
         # As bytes: compare_digest refuses text outside ASCII.
-        return hmac.compare_digest(bearer(self.request.headers.get("Authorization", "")).encode(), key.encode())
+        shown = bearer(self.request.headers.get("Authorization", "")).encode()
+        return hmac.compare_digest(shown, self.app.key.encode())
 
 
 def bearer(authorization: str) -> str:

@@ -34,7 +34,6 @@ from nbgen.server import direct_write
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.connections import BODY_SECONDS
 from nbgen.server.engine_client import EngineClient
-from nbgen.server.media_intake import MediaIntake
 from nbgen.server.off_loop import off_loop
 from nbgen.server.patience import all_taken, taken
 from nbgen.server.reader import Reader
@@ -73,13 +72,11 @@ class NbgenHandler(AuthenticatedHandler):
 
     @property
     def engine(self) -> EngineClient:
-        found: EngineClient = self.settings["nbgen"].engine
-        return found
+        return self.app.engine
 
     @property
     def runs(self) -> Runs:
-        found: Runs = self.settings["nbgen"].runs
-        return found
+        return self.app.runs
 
     @property
     def body(self) -> bytes:
@@ -101,7 +98,7 @@ class NbgenHandler(AuthenticatedHandler):
     async def prepare(self, **_: Any) -> None:
         connection: Any = self.request.connection
         if not connection.stream.closed():
-            keep_alive(connection.stream.socket, self.settings["nbgen"].reader_seconds)
+            keep_alive(connection.stream.socket, self.app.reader_seconds)
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
         length = self._body_length()
         connection.set_body_timeout(  # a second more for each of its megabytes
@@ -233,7 +230,7 @@ class NbgenHandler(AuthenticatedHandler):
 
     async def _taken(self, written: asyncio.Future[None]) -> None:
         connection: Any = self.request.connection
-        seconds = self.settings["nbgen"].reader_seconds
+        seconds = self.app.reader_seconds
         try:
             # Where the system took it all there is nothing to wait for.
             if written.done() or await all_taken(written, lambda: taken(connection.stream), seconds):
@@ -254,8 +251,8 @@ class NbgenHandler(AuthenticatedHandler):
         self, requests: Sequence[GenerateRequest], media: Sequence[list[Item]]
     ) -> list[GenerateRequest]:
         """The requests with the media that came with them or are named there. Raises what is not allowed."""
-        intake: MediaIntake = self.settings["nbgen"].media
-        return await intake.fill(requests, media, trusted=self.token_authenticated, model=self.engine.model)
+        trusted = self.token_authenticated
+        return await self.app.media.fill(requests, media, trusted=trusted, model=self.engine.model)
 
     def end_events(self) -> None:
         """The stream is complete."""

@@ -258,12 +258,7 @@ class EngineClient(EngineLife):
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.add(message)
             case Unreadable():
-                self._log.error("A message about %s could not be read: %s", message.rid, message.error)
-                if (listener := self._listeners.get(message.rid)) is not None:
-                    listener.fail(from_status(message.status, message.error))
-                    process.send(AbortRequest(rid=message.rid))
-                self._memory_replies.answer(message.rid, MemoryState(rid=message.rid, error=message.error))
-                self.adapters.heard(AdapterState(rid=message.rid, name="", error=message.error))
+                self._not_read(process, message)
             case EngineStatus():
                 self.status = message
             case _ if self.state == "stopping":
@@ -274,16 +269,7 @@ class EngineClient(EngineLife):
                 self.progress = message
                 self._set("loading")
             case EngineReady():
-                self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
-                self._identity = model_identity.of_model(self.config, self._stamp)
-                self.loaded = time.time()
-                if self.config.model not in self.loadable:
-                    self.loadable.append(self.config.model)
-                self._set("ready")
-                for command in self.adapters.at_start():
-                    process.send(command)
-                self._send_waiting(process)
-                self._standby.prepare()
+                self._loaded(process, message)
             case MemoryState():
                 self.progress = None
                 self._memory_replies.answer(message.rid, message)
@@ -296,6 +282,28 @@ class EngineClient(EngineLife):
             case EngineFailed():
                 self._restarts.failed()
                 self._give_up(self._load_error(message.message))
+
+    def _not_read(self, process: EngineChannel, message: Unreadable) -> None:
+        """Whoever asked hears of it, by whichever way the answer would have come."""
+        self._log.error("A message about %s could not be read: %s", message.rid, message.error)
+        if (listener := self._listeners.get(message.rid)) is not None:
+            listener.fail(from_status(message.status, message.error))
+            process.send(AbortRequest(rid=message.rid))
+        self._memory_replies.answer(message.rid, MemoryState(rid=message.rid, error=message.error))
+        self.adapters.heard(AdapterState(rid=message.rid, name="", error=message.error))
+
+    def _loaded(self, process: EngineChannel, message: EngineReady) -> None:
+        """Have the adapters loaded, and all that waits answered."""
+        self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
+        self._identity = model_identity.of_model(self.config, self._stamp)
+        self.loaded = time.time()
+        if self.config.model not in self.loadable:
+            self.loadable.append(self.config.model)
+        self._set("ready")
+        for command in self.adapters.at_start():
+            process.send(command)
+        self._send_waiting(process)
+        self._standby.prepare()
 
     def _load_error(self, cause: str) -> ModelError:
         """What requests get from now on: why there is no model, and how to get one."""

@@ -6,9 +6,10 @@ Does not know what they do.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from traitlets import Bool, Enum, Float, Int, Unicode
+from traitlets import Bool, Enum, Float, Int, TraitType, Unicode
 from traitlets.config import Configurable
 
 from nbgen.engine_config import EngineConfig
@@ -38,41 +39,34 @@ class Seconds(Float[Any, Any]):
         return found
 
 
+def option(kind: Callable[..., TraitType[Any, Any]], name: str, *choices: Any, **limits: Any) -> Any:
+    """The trait of the field of this name."""
+    return kind(*choices, getattr(DEFAULTS, name), help=WORDS[name], **limits).tag(config=True)
+
+
 class EngineOptions(Configurable):
     """What the owner says about the engine."""
 
-    model = Unicode(DEFAULTS.model, help=WORDS["model"]).tag(config=True)
-    device = Unicode(DEFAULTS.device, help=WORDS["device"]).tag(config=True)
-    dtype = Enum(("auto", "float32", "bfloat16", "float16"), DEFAULTS.dtype, help=WORDS["dtype"]).tag(config=True)
-    quantization = Enum((None, "int8", "int4"), DEFAULTS.quantization, help=WORDS["quantization"]).tag(config=True)
-    threads = Count(DEFAULTS.threads, allow_none=True, min=1, help=WORDS["threads"]).tag(config=True)
-    context_length = Count(DEFAULTS.context_length, allow_none=True, min=1, help=WORDS["context_length"]).tag(
-        config=True
-    )
-    kv_cache_bytes = Count(DEFAULTS.kv_cache_bytes, allow_none=True, min=1, help=WORDS["kv_cache_bytes"]).tag(
-        config=True
-    )
-    idle_release_seconds = Seconds(
-        DEFAULTS.idle_release_seconds, allow_none=True, help=WORDS["idle_release_seconds"]
-    ).tag(config=True)
-    max_running = Count(DEFAULTS.max_running, min=1, help=WORDS["max_running"]).tag(config=True)
-    max_waiting = Count(DEFAULTS.max_waiting, min=1, help=WORDS["max_waiting"]).tag(config=True)
-    queue_seconds = Seconds(DEFAULTS.queue_seconds, allow_none=True, help=WORDS["queue_seconds"]).tag(config=True)
-    run_seconds = Seconds(DEFAULTS.run_seconds, allow_none=True, help=WORDS["run_seconds"]).tag(config=True)
-    prefill_chunk = Count(DEFAULTS.prefill_chunk, allow_none=True, min=1, help=WORDS["prefill_chunk"]).tag(config=True)
-    mixed_chunk = Count(DEFAULTS.mixed_chunk, allow_none=True, min=1, help=WORDS["mixed_chunk"]).tag(config=True)
-    draft_tokens = Count(DEFAULTS.draft_tokens, allow_none=True, min=0, help=WORDS["draft_tokens"]).tag(config=True)
-    compile = Bool(DEFAULTS.compile, help=WORDS["compile"]).tag(config=True)
-    cuda_graphs = Bool(DEFAULTS.cuda_graphs, help=WORDS["cuda_graphs"]).tag(config=True)
-    sampling_defaults = Enum(("model", "openai"), DEFAULTS.sampling_defaults, help=WORDS["sampling_defaults"]).tag(
-        config=True
-    )
-    grammar_backend = Enum(
-        ("xgrammar", "llguidance", "none"), DEFAULTS.grammar_backend, help=WORDS["grammar_backend"]
-    ).tag(config=True)
-    enable_custom_logit_processor = Bool(
-        DEFAULTS.enable_custom_logit_processor, help=WORDS["enable_custom_logit_processor"]
-    ).tag(config=True)
+    model = option(Unicode, "model")
+    device = option(Unicode, "device")
+    dtype = option(Enum, "dtype", ("auto", "float32", "bfloat16", "float16"))
+    quantization = option(Enum, "quantization", (None, "int8", "int4"))
+    threads = option(Count, "threads", allow_none=True, min=1)
+    context_length = option(Count, "context_length", allow_none=True, min=1)
+    kv_cache_bytes = option(Count, "kv_cache_bytes", allow_none=True, min=1)
+    idle_release_seconds = option(Seconds, "idle_release_seconds", allow_none=True)
+    max_running = option(Count, "max_running", min=1)
+    max_waiting = option(Count, "max_waiting", min=1)
+    queue_seconds = option(Seconds, "queue_seconds", allow_none=True)
+    run_seconds = option(Seconds, "run_seconds", allow_none=True)
+    prefill_chunk = option(Count, "prefill_chunk", allow_none=True, min=1)
+    mixed_chunk = option(Count, "mixed_chunk", allow_none=True, min=1)
+    draft_tokens = option(Count, "draft_tokens", allow_none=True, min=0)
+    compile = option(Bool, "compile")
+    cuda_graphs = option(Bool, "cuda_graphs")
+    sampling_defaults = option(Enum, "sampling_defaults", ("model", "openai"))
+    grammar_backend = option(Enum, "grammar_backend", ("xgrammar", "llguidance", "none"))
+    enable_custom_logit_processor = option(Bool, "enable_custom_logit_processor")
 
     def engine_config(self) -> EngineConfig:
         """What the options come to."""

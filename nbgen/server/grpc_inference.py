@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from tritonclient.grpc import service_pb2
@@ -23,6 +23,9 @@ from nbgen.server.off_loop import off_loop
 from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
 
+if TYPE_CHECKING:
+    from nbgen.server.app import NbgenApp
+
 #: Requests of one stream that run or wait; more are read once these have ended.
 MAX_IN_FLIGHT = 256
 STREAM_ERRORS = "triton_grpc_error"
@@ -30,7 +33,7 @@ STREAM_ERRORS = "triton_grpc_error"
 INFER_RESPONSE = 2
 
 
-def handlers(app: Any) -> dict[str, grpc.RpcMethodHandler]:
+def handlers(app: NbgenApp) -> dict[str, grpc.RpcMethodHandler]:
     """What answers these two methods."""
     methods = Inferences(app)
     return {
@@ -49,7 +52,7 @@ def _over() -> Over:
 class Inferences:
     """Inferences of the extension's models."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: NbgenApp) -> None:
         self._app = app
         self.log = app.log
 
@@ -100,7 +103,6 @@ class Inferences:
             running, ordered = True, not model.spec.decoupled
             if not ordered:
                 before.add_done_callback(lambda _: over.set_result(None))
-            if model.spec.decoupled:
                 async with aclosing(model.responses(inference)) as responses:
                     async for response in responses:
                         await answers.put((await _message(response, inference, model), None))
@@ -119,8 +121,7 @@ class Inferences:
             over.set_result(None)
 
     async def _parsed(self, request: Any, contents: list[memoryview]) -> tuple[ServedModel, Inference]:
-        version = kserve_grpc.parse_version(request.model_version)
-        model: ServedModel = self._app.models.serving(request.model_name, version)
+        model = self._app.models.serving(request.model_name, request.model_version)
         size = request.ByteSize() + sum(map(len, contents))
         inference = await off_loop(size, kserve_grpc.parse_infer, request, contents)
         return model, kserve_checks.checked(inference, model.spec)
@@ -132,24 +133,19 @@ async def _split(request: bytes) -> tuple[Any, list[memoryview]]:
     return await off_loop(len(rest), parsed, service_pb2.ModelInferRequest, rest), contents
 
 
-def _encoded(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> bytes:
-    """A ModelInferResponse."""
-    message = service_pb2.ModelInferResponse()
-    contents = kserve_grpc.fill(message, response, inference, spec)
-    return b"".join(protobuf_wire.appended(message.SerializeToString(), kserve_grpc.RAW_OUTPUTS, contents))
-
-
 async def _message(response: InferenceResponse, inference: Inference, model: ServedModel) -> bytes:
-    return await off_loop(response.size, _streamed, response, inference, model.spec)
+    return await off_loop(response.size, _encoded, response, inference, model.spec, True)
 
 
-def _streamed(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> bytes:
-    """A ModelStreamInferResponse."""
+def _encoded(response: InferenceResponse, inference: Inference, spec: ModelSpec, streamed: bool = False) -> bytes:
+    """A ModelInferResponse; `streamed`, a ModelStreamInferResponse that holds it."""
     message = service_pb2.ModelInferResponse()
     contents = kserve_grpc.fill(message, response, inference, spec)
-    message.parameters[kserve_grpc.FINAL].bool_param = response.final
+    if streamed:
+        message.parameters[kserve_grpc.FINAL].bool_param = response.final
     pieces = protobuf_wire.appended(message.SerializeToString(), kserve_grpc.RAW_OUTPUTS, contents)
-    return b"".join((protobuf_wire.head(INFER_RESPONSE, sum(map(len, pieces))), *pieces))
+    head = [protobuf_wire.head(INFER_RESPONSE, sum(map(len, pieces)))] if streamed else []
+    return b"".join([*head, *pieces])
 
 
 def _failure(id: str, error: NbgenError) -> bytes:

@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from logging import Logger
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -18,6 +18,9 @@ from nbgen.keepalive import COUNT, IDLE, INTERVAL
 from nbgen.protocols.kserve import MAX_INPUT_BYTES
 from nbgen.server.auth import bearer
 from nbgen.server.grpc_service import service
+
+if TYPE_CHECKING:
+    from nbgen.server.app import NbgenApp
 
 #: Of one tensor in JSON, which HTTP takes, too, and the rest of a message. HTTP's binary tensors may be larger.
 MAX_RECEIVED = MAX_INPUT_BYTES + 2**20
@@ -34,7 +37,7 @@ IDLE_MILLISECONDS = 300_000
 class GrpcServer:
     """One listening port. `app` is the extension whose models are served."""
 
-    def __init__(self, app: Any, secrets: Iterable[str], log: Logger) -> None:
+    def __init__(self, app: NbgenApp, secrets: Iterable[str], log: Logger) -> None:
         self.port = 0
         self._log = log
         options = [
@@ -101,7 +104,7 @@ def _credentials(tls: Mapping[str, Any]) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(key, certificate)], clients, clients is not None)
 
 
-def _health(app: Any) -> grpc.GenericRpcHandler:
+def _health(app: NbgenApp) -> grpc.GenericRpcHandler:
     async def check(_: bytes, __: Any) -> bytes:
         return SERVING if app.ready else NOT_SERVING
 

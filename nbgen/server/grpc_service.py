@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import json_format
@@ -23,10 +23,13 @@ from nbgen.server.grpc_errors import answered, parsed
 from nbgen.server.kserve_handlers import index, statistics
 from nbgen.server.served_model import ServedModel
 
+if TYPE_CHECKING:
+    from nbgen.server.app import NbgenApp
+
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
-def service(app: Any, server: grpc.aio.Server) -> None:
+def service(app: NbgenApp, server: grpc.aio.Server) -> None:
     """Let the server answer for the extension's models."""
     methods = Service(app)
     described = {
@@ -49,13 +52,12 @@ async def _answer(method: Callable[[Any], Awaitable[Any]], kind: Any, request: b
 class Service:
     """What each method answers; contents equal those of the HTTP routes."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: NbgenApp) -> None:
         self._app = app
         self.log = app.log
 
     def _model(self, request: Any) -> ServedModel:
-        found: ServedModel = self._app.models.serving(request.name, kserve_grpc.parse_version(request.version))
-        return found
+        return self._app.models.serving(request.name, request.version)
 
     # --- descriptions
 
@@ -66,7 +68,7 @@ class Service:
         return service_pb2.ServerReadyResponse(ready=self._app.ready)
 
     async def ModelReady(self, request: Any) -> Any:
-        model = self._app.models.find(request.name, kserve_grpc.parse_version(request.version))
+        model = self._app.models.find(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=model.state == "READY")
 
     async def ServerMetadata(self, _: Any) -> Any:
@@ -85,7 +87,7 @@ class Service:
     async def ModelStatistics(self, request: Any) -> Any:
         models = self._app.models
         try:
-            found = [models.find(request.name, kserve_grpc.parse_version(request.version))] if request.name else models
+            found = [models.find(request.name, request.version)] if request.name else models
         except NotFound as error:
             raise InvalidRequest(error.message) from None
         return _filled(service_pb2.ModelStatisticsResponse(), {"model_stats": [statistics(model) for model in found]})

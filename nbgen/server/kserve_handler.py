@@ -36,8 +36,7 @@ class KserveHandler(NbgenHandler):
 
     @property
     def models(self) -> Models:
-        found: Models = self.settings["nbgen"].models
-        return found
+        return self.app.models
 
     def compute_etag(self) -> None:
         """None: it would hash every body."""

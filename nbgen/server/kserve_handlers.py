@@ -40,8 +40,7 @@ class ServerHandler(DescribingHandler):
     """The server's own metadata."""
 
     async def get(self) -> None:
-        name = self.settings["nbgen"].triton_server_name
-        self.tell(kserve_metadata.server_metadata(name, __version__))
+        self.tell(kserve_metadata.server_metadata(self.app.triton_server_name, __version__))
 
 
 class LiveHandler(DescribingHandler):
@@ -57,7 +56,7 @@ class ReadyHandler(DescribingHandler):
     async def get(self) -> None:
         if self.engine.closed:
             raise Unavailable("the server is stopping")
-        self.set_status(200 if self.settings["nbgen"].ready else 400)
+        self.set_status(200 if self.app.ready else 400)
         self.finish()
 
 
@@ -154,7 +153,7 @@ class InferHandler(KserveHandler):
         model = self.models.serving(name, version)
         spec = model.spec
         body = await self._plain_body()
-        header = self.request.headers.get("Inference-Header-Content-Length")
+        header = self.request.headers.get(kserve.LENGTH)
         parsed = await off_loop(_costly_bytes(header, body), kserve.parse_infer, body, header, spec)
         inference = kserve_checks.checked(parsed, spec)
         await self.serve(self._infer(model, spec, inference))
@@ -164,7 +163,7 @@ class InferHandler(KserveHandler):
         answer: Answer = await off_loop(response.size, kserve_answer.infer_answer, response, inference, spec)
         encoding = kserve_answer.accepted_encoding(self.request.headers.get("Accept-Encoding", ""))
         if answer.json_length is not None:
-            self.set_header("Inference-Header-Content-Length", str(answer.json_length))
+            self.set_header(kserve.LENGTH, str(answer.json_length))
         if encoding != "identity":
             self.set_header("Content-Encoding", encoding)
             answer = answer._replace(body=kserve_answer.compressed(answer.body, encoding))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nbgen.errors import NotFound, Unsupported
 from nbgen.protocols.json_body import parse_object
-from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
 from nbgen.server.kserve_handlers import DescribingHandler
 
 
@@ -12,16 +11,11 @@ class LoggingHandler(DescribingHandler):
     """What is logged. Kept and told again; the server's own options decide."""
 
     async def get(self) -> None:
-        self.tell(self._settings.fields)
+        self.tell(self.app.log_settings.fields)
 
     async def post(self) -> None:
-        self._settings.update(parse_object(self.body))
-        self.tell(self._settings.fields)
-
-    @property
-    def _settings(self) -> LogSettings:
-        found: LogSettings = self.settings["nbgen"].log_settings
-        return found
+        self.app.log_settings.update(parse_object(self.body))
+        self.tell(self.app.log_settings.fields)
 
 
 class TraceHandler(DescribingHandler):
@@ -29,21 +23,16 @@ class TraceHandler(DescribingHandler):
 
     async def get(self, name: str = "") -> None:
         self._check(name)
-        self.tell(self._settings.of(name))
+        self.tell(self.app.trace_settings.of(name))
 
     async def post(self, name: str = "") -> None:
         self._check(name)
-        self._settings.update(parse_object(self.body), name)
-        self.tell(self._settings.of(name))
+        self.app.trace_settings.update(parse_object(self.body), name)
+        self.tell(self.app.trace_settings.of(name))
 
     def _check(self, name: str) -> None:
         if name:
             self.models.find(name)
-
-    @property
-    def _settings(self) -> TraceSettings:
-        found: TraceSettings = self.settings["nbgen"].trace_settings
-        return found
 
 
 class SharedMemoryStatusHandler(DescribingHandler):

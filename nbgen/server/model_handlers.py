@@ -23,7 +23,7 @@ class HelloHandler(NbgenHandler):
     async def get(self) -> None:
         if not self.token_authenticated:
             self.xsrf_token  # noqa: B018  reading it sets the cookie
-        app, engine = self.settings["nbgen"], self.engine
+        app, engine = self.app, self.engine
         identities = await asyncio.get_running_loop().run_in_executor(None, engine.identities)  # it may look at files
         model = {"name": engine.config.model, "state": engine.state, "changes": engine.changes, **identities}
         hello = {

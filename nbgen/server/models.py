@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from logging import Logger
 from pathlib import Path
@@ -15,6 +16,7 @@ from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
 
 MAX_VERSION = 2**63 - 1
+_VERSION = re.compile("[0-9]{1,19}")
 
 
 class Models:
@@ -34,8 +36,11 @@ class Models:
         yield from self._modules.values()
 
     def find(self, name: str, version: str = "") -> ServedModel:
-        """The model, whether or not it is loaded. Raises NotFound; InvalidRequest for no version number."""
-        if version and (len(version) > 19 or int(version) > MAX_VERSION):
+        """The model, whether or not it is loaded. Raises NotFound; InvalidRequest for no version number.
+
+        A `version` of "" is whatever there is.
+        """
+        if version and not (_VERSION.fullmatch(version) and int(version) <= MAX_VERSION):
             raise InvalidRequest(f"failed to get model version from specified version string '{version[:30]}'")
         model = next((model for model in self if model.spec.name == name), None)
         if model is None:

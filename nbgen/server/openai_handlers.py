@@ -98,7 +98,7 @@ class CardsHandler(OpenaiHandler):
 
     def cards(self) -> list[dict[str, object]]:
         """The model's entry and those of the loaded adapters."""
-        loaded, since = self.engine.adapters.loaded, self.engine.loaded or self.settings["nbgen"].started
+        loaded, since = self.engine.adapters.loaded, self.engine.loaded or self.app.started
         card = openai_answer.model_card(self.engine.config, self.engine.model, int(since))
         return [card, *(card | {"id": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded))]
 

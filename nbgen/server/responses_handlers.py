@@ -26,8 +26,7 @@ class KeptHandler(NbgenHandler):
 
     @property
     def kept(self) -> Responses:
-        found: Responses = self.settings["nbgen"].responses
-        return found
+        return self.app.responses
 
     @property
     def read_besides(self) -> int:

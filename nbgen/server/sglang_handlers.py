@@ -36,12 +36,6 @@ class SglangHandler(NbgenHandler):
 
     error_body = staticmethod(sglang_answer.error_body)
 
-    @property
-    def server_options(self) -> ServerOptions:
-        """What the owner decided about `/generate`."""
-        found: ServerOptions = self.settings["nbgen"].server_options
-        return found
-
 
 class GenerateHandler(SglangHandler, GenerationHandler):
     """One prompt or many, answered whole or as a stream. A caller who leaves aborts them."""
@@ -49,10 +43,10 @@ class GenerateHandler(SglangHandler, GenerationHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        options = self._options = self.server_options
+        options = self.app.server_options
         parse = partial(sglang.parse_generate, preferred=options.preferred, truncate=options.truncate)
         self._generation = await self.parsed(parse)
-        self._answers = _answers(self._generation, self._options)
+        self._answers = _answers(self._generation, options)
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)
 
@@ -183,7 +177,7 @@ class ModelInfoHandler(SglangHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        self.finish(sglang_info.model_info(self.engine.config, self.engine.model, self.server_options))
+        self.finish(sglang_info.model_info(self.engine.config, self.engine.model, self.app.server_options))
 
     head = get
 
@@ -194,7 +188,7 @@ class ServerInfoHandler(SglangHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        engine, app = self.engine, self.settings["nbgen"]
+        engine, app = self.engine, self.app
         limits = {"body_bytes": MEDIA_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
         self.finish(
             sglang_info.server_info(
@@ -203,10 +197,10 @@ class ServerInfoHandler(SglangHandler):
                 engine.status,
                 version=__version__,
                 state=engine.state,
-                options=self.server_options,
+                options=app.server_options,
                 limits=limits,
                 started=app.started,
-                command=launch_options.command(engine.config, self.server_options) if app.stands_alone else None,
+                command=launch_options.command(engine.config, app.server_options) if app.stands_alone else None,
             )
         )
 
@@ -219,8 +213,8 @@ class MetricsHandler(SglangHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        app = self.settings["nbgen"]
-        self.finish(app.metrics.text() + kserve_metrics.text(app.models), set_content_type=metrics.CONTENT_TYPE)
+        text = self.app.metrics.text() + kserve_metrics.text(self.app.models)
+        self.finish(text, set_content_type=metrics.CONTENT_TYPE)
 
     head = get
 

@@ -13,7 +13,7 @@ from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor, RequestedOutput
-from nbgen.protocols.kserve_grpc import EMPTY_FINAL, fill, parse_infer, parse_version
+from nbgen.protocols.kserve_grpc import EMPTY_FINAL, fill, parse_infer
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 
 Change = Callable[[ModelInferRequest], object]
@@ -146,13 +146,6 @@ def test_elements_beyond_the_limit_are_refused_before_they_are_packed(
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
-
-
-def test_versions_are_numbers() -> None:
-    assert (parse_version(""), parse_version("12")) == ("", "12")
-    for wrong in ("-1", "1.0", "٣", "x"):
-        with pytest.raises(InvalidRequest, match=f"version string '{wrong}'"):
-            parse_version(wrong)
 
 
 def test_a_response_is_put_into_its_message() -> None:

@@ -45,6 +45,13 @@ def names(models: Models) -> list[str]:
     return sorted(model.spec.name for model in list(models)[1:])
 
 
+async def test_versions_are_numbers(models: Models) -> None:
+    assert models.find("a").spec == models.find("a", "1").spec == models.find("a", "01").spec
+    for wrong in ("-1", "1.0", "٣", "x", str(2**63)):
+        with pytest.raises(InvalidRequest, match=f"version string '{wrong}'"):
+            models.find("a", wrong)
+
+
 async def test_a_load_takes_in_one_model_and_forgets_those_that_are_gone(models: Models, tmp_path: Path) -> None:
     await models.load("a")
     add(tmp_path, "d")
