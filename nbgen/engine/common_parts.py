@@ -17,7 +17,9 @@ NORMS = {
     "olmo2.Olmo2RMSNorm": (0.0, False, False),
     "olmo3.Olmo3RMSNorm": (0.0, False, False),
     "nemotron.NemotronLayerNorm1P": (1.0, False, True),
+    "gemma3n.Gemma3nRMSNorm": (0.0, False, False),
     "gemma4.Gemma4RMSNorm": (0.0, False, False),
+    "nemotron_h.NemotronHRMSNorm": (0.0, False, False),
     "cohere.CohereLayerNorm": (0.0, False, True),
     "olmo.OlmoLayerNorm": (1.0, False, True),
     "helium.HeliumRMSNorm": (0.0, False, False),
@@ -45,7 +47,7 @@ class NormParts(NamedTuple):
     @classmethod
     def of(cls, norm: Any) -> "NormParts | None":
         """Raises ValueError for another norm."""
-        if norm is None:
+        if norm is None or type(norm) is nn.Identity:
             return None
         if type(norm) is nn.LayerNorm and norm.weight is not None:
             return cls(norm.weight, norm.eps, bias=norm.bias, centers=True)

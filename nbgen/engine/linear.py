@@ -21,6 +21,9 @@ ROWS_HINT = 1
 #: Rows with which each replaced layer is tried.
 ROWS_TRIED = (1, 16)
 
+#: Of inputs or outputs: a product of fewer has little to save.
+FEW = 16
+
 #: A weight of fewer bits: its integers, and what they are multiples of.
 Numbers = tuple[torch.Tensor, torch.Tensor]
 
@@ -105,21 +108,21 @@ def restore(swaps: list[Swap]) -> None:
 
 
 def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """float32 gains nothing, nor does a single output."""
-    if not is_plain(module) or module.out_features == 1:
+    """float32 gains nothing, nor do a few outputs or inputs."""
+    if not is_plain(module) or min(module.weight.shape) < FEW:
         return False
     return module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
-def shown_weights(model: nn.Module) -> set[int]:
-    """The modules of towers, by their `id`, that are asked for `weight` by the code of what holds them.
+def shown_weights(model: nn.Module, *, everywhere: bool = False) -> set[int]:
+    """The modules of towers, or `everywhere`, by their `id`, whose `weight` the code of what holds them asks for.
 
-    That runs first when somebody sends media, long after what stands in a module's place was tried on text.
+    A tower's runs first when somebody sends media, long after what stands in a module's place was tried on text.
     """
-    decoder: Any = getattr(model, "get_decoder", None)
+    decoder: Any = None if everywhere else getattr(model, "get_decoder", None)
     tried = set() if decoder is None else {id(module) for module in decoder().modules()}
-    towers = [module for module in model.modules() if id(module) not in tried]
-    return {id(parent._modules.get(name)) for parent in towers for name in _asked(type(parent).forward)}
+    asking = [module for module in model.modules() if id(module) not in tried]
+    return {id(parent._modules.get(name)) for parent in asking for name in _asked(type(parent).forward)}
 
 
 @cache

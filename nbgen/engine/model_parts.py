@@ -41,7 +41,16 @@ DECODERS = (
     "nemotron.NemotronModel",
     "exaone4.Exaone4Model",
     "opt.OPTDecoder",
+    "gemma3n.Gemma3nTextModel",
     "gemma4.Gemma4TextModel",
+    "vaultgemma.VaultGemmaModel",
+    "hyperclovax.HyperCLOVAXModel",
+    "granite_swa.GraniteSWAModel",
+    "granitemoe_swa.GraniteMoeSWAModel",
+    "nemotron_h.NemotronHModel",
+    "phimoe.PhimoeModel",
+    "hy_v3.HYV3Model",
+    "biogpt.BioGptModel",
     "cohere.CohereModel",
     "gptj.GPTJModel",
     "gpt_bigcode.GPTBigCodeModel",
@@ -67,6 +76,7 @@ PLACES = {
     "gpt2.GPT2Model": ("wpe", 0),
     "gpt_bigcode.GPTBigCodeModel": ("wpe", 0),
     "opt.OPTDecoder": ("embed_positions", 2),
+    "biogpt.BioGptModel": ("embed_positions", 2),
 }
 #: What a model makes of its scores: nothing, it divides or multiplies them, or it bends them.
 PLAIN, DIVIDED, MULTIPLIED, BENT = range(4)
@@ -87,6 +97,8 @@ MODELS = {
     "qwen3_5_moe.Qwen3_5MoeForCausalLM": PLAIN,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
+    "gemma3n.Gemma3nForCausalLM": BENT,
+    "gemma3n.Gemma3nForConditionalGeneration": BENT,
     "gemma4.Gemma4ForCausalLM": BENT,
     "gemma4.Gemma4ForConditionalGeneration": BENT,
     "gpt2.GPT2LMHeadModel": PLAIN,
@@ -97,6 +109,13 @@ MODELS = {
     "nemotron.NemotronForCausalLM": PLAIN,
     "exaone4.Exaone4ForCausalLM": PLAIN,
     "opt.OPTForCausalLM": PLAIN,
+    "vaultgemma.VaultGemmaForCausalLM": BENT,
+    "hyperclovax.HyperCLOVAXForCausalLM": MULTIPLIED,
+    "granitemoe_swa.GraniteMoeSWAForCausalLM": DIVIDED,
+    "nemotron_h.NemotronHForCausalLM": PLAIN,
+    "phimoe.PhimoeForCausalLM": PLAIN,
+    "hy_v3.HYV3ForCausalLM": PLAIN,
+    "biogpt.BioGptForCausalLM": PLAIN,
     "cohere.CohereForCausalLM": MULTIPLIED,
     "gptj.GPTJForCausalLM": PLAIN,
     "gpt_bigcode.GPTBigCodeForCausalLM": PLAIN,
@@ -107,7 +126,7 @@ MODELS = {
 }
 #: Around which tokens of media are embedded as padding.
 PADDED = ("gemma4.Gemma4TextModel",)
-NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
+NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "layer_norm")
 
 
 class MediaTokens(NamedTuple):
@@ -159,10 +178,12 @@ class ModelParts(NamedTuple):
         scale, dtype = scale_of(embeddings, model.dtype), embeddings.weight.dtype
         if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
             raise ValueError("its embeddings are not known, or of another type than the layers")
-        if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
+        if len(embeddings.weight) < max(config.vocab_size, model.get_output_embeddings().out_features):
             raise ValueError("some ids have no embedding")
-        hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
-        divisor = config.logits_scaling if ends == DIVIDED else 1 / model.logit_scale if ends == MULTIPLIED else 1.0
+        hidden = getattr(decoder, "embedding_multiplier", 1.0)
+        divisor = config.logits_scaling if ends == DIVIDED else 1.0
+        if ends == MULTIPLIED:
+            divisor = 1 / (getattr(model, "logit_scale", None) or config.logits_scaling)
         cap = config.final_logit_softcapping if ends == BENT else None
         norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
         return cls(

@@ -20,6 +20,7 @@ RULES = {
     "bamba.BambaMixer": STATE_SPACE,
     "lfm2.Lfm2ShortConv": CONVOLUTION_ALONE,
     "qwen3_next.Qwen3NextGatedDeltaNet": DELTA_RULE,
+    "nemotron_h.NemotronHMamba2Mixer": STATE_SPACE,
 }
 #: Whose queries, keys, values and what opens these are made group by group, and so are shares and steps.
 JOINED = ("qwen3_next.Qwen3NextGatedDeltaNet",)
@@ -28,6 +29,7 @@ NORMS = {
     "qwen3_5.Qwen3_5RMSNormGated": False,
     "granitemoehybrid.GraniteMoeHybridRMSNormGated": True,
     "bamba.BambaRMSNormGated": True,
+    "nemotron_h.NemotronHRMSNormGated": True,
     "qwen3_next.Qwen3NextRMSNormGated": False,
 }
 #: Tokens that a convolution sees at most.
@@ -39,7 +41,8 @@ UNLIMITED = (0.0, float("inf"))
 class RuleParts(NamedTuple):
     """`heads` of `rows` numbers each, and `groups` of heads that share `size` numbers.
 
-    A head fades at its rate of `rates`, by steps with a bias of `step_bias`, and may go `direct` besides. What is made
+    A head fades at its rate of `rates`, by steps with a bias of `step_bias` and within `limits`, and may go `direct`
+    besides. What is made
     goes through a `norm` of every `normed` numbers, and is opened before that or after it.
     """
 
@@ -49,6 +52,7 @@ class RuleParts(NamedTuple):
     size: int
     rates: torch.Tensor
     step_bias: torch.Tensor
+    limits: tuple[float, float]
     direct: torch.Tensor | None
     norm: NormParts
     normed: int
@@ -68,10 +72,10 @@ class RuleParts(NamedTuple):
         kind = like(norm, NORMS)
         if kind is None or lanes % LANES or sizes[0] % sizes[1] or mixer.dt_bias.dtype != norm.weight.dtype:
             raise ValueError(f"the states of its layers ({type(mixer).__name__}) are of another kind")
-        if tuple(getattr(mixer, "time_step_limit", UNLIMITED)) != UNLIMITED:
-            raise ValueError("its steps have limits")
+        least, most = getattr(mixer, "time_step_limit", None) or UNLIMITED
         made = NormParts(norm.weight, norm.variance_epsilon, 0.0, True)
-        return cls(*sizes, rates.contiguous(), mixer.dt_bias.detach(), direct, made, normed, NORMS[kind])
+        steps = mixer.dt_bias.detach(), (least, most)
+        return cls(*sizes, rates.contiguous(), *steps, direct, made, normed, NORMS[kind])
 
 
 class RecurrentParts(NamedTuple):

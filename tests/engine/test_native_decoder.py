@@ -23,7 +23,7 @@ from tests.engine.native_families import DELTA, REMEMBERING, TAKEN, TOLD_BEFORE
 
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
-LEFT = ["ctrl", "biogpt"]
+LEFT = ["ctrl", "jetmoe"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 

@@ -4,8 +4,6 @@
 
 #pragma once
 
-#include <limits>
-
 #include "delta.h"
 #include "linear.h"
 #include "norms.h"
@@ -22,7 +20,7 @@ constexpr int64_t MOST_TAPS = 8;
 // `opening` makes, before or after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what
 // `mixed` makes times the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as
 // are their steps and shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads'
-// values and what opens them; and `steps` their shares and steps.
+// values and what opens them; and `steps` their shares and steps. A state space's steps are from `least` to `most`.
 template <typename T>
 struct Recurrence {
     Linear<T> mixed, opening, steps, shares;
@@ -30,6 +28,7 @@ struct Recurrence {
     int64_t taps, channels, heads, groups, rows, size, normed, opens_first, joined;
     const float *kernel, *bias, *rates, *direct;
     const T* step_bias;
+    float least, most;
     Norm<T> norm;
     T* past;
     float* states;
@@ -169,11 +168,10 @@ struct Remembered {
     void scan(Team::Member& member) const {
         const int64_t inputs = layer.heads * layer.rows, written = layer.groups * layer.size;
         const auto from = [&](int64_t first) { return Tokens<T>{mixed + first, {0, layer.channels}}; };
-        constexpr float ANY = std::numeric_limits<float>::infinity();
         const Scan<T> states = {count,       rows,       layer.heads,  layer.groups,
                                 layer.rows,  layer.size, 1,            sequences,
                                 from(0),     from(inputs), from(inputs + written), steps,
-                                layer.step_bias, 1,      -ANY,         ANY,
+                                layer.step_bias, 1,      layer.least,  layer.most,
                                 layer.rates, layer.direct, layer.states, nullptr,
                                 output};
         StateScan<T>(states).run(member);

@@ -12,7 +12,8 @@
 template <typename T>
 class StepMember {
   public:
-    StepMember(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
+    StepMember(Team::Member& member, const Step<T>& step, T* hidden)
+        : member_(member), step_(&step), hidden_(hidden), most_rows_(step.rows) {}
 
   protected:
     using Parts = std::vector<typename Products<T>::Part>;
@@ -62,13 +63,22 @@ class StepMember {
         });
     }
 
+    // Of a row's streams the one of this number.
+    T* stream(int64_t number, int64_t row) const {
+        return step_->streams + (number * most_rows_ + row) * step_->alternating->width;
+    }
+
     // Goes on with the last step, whose rows of these, so many numbers each, move together.
     void leave(std::initializer_list<std::pair<T*, int64_t>> moved) {
         const Step<T>& last = *step_->last;
+        const auto move = [&](T* numbers, int64_t width) {
+            for (int64_t i = 0; i < last.rows; i++)
+                std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
+        };
         member_.each(1, [&](int64_t) {
-            for (const auto& [numbers, width] : moved)
-                for (int64_t i = 0; i < last.rows; i++)
-                    std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
+            for (const auto& [numbers, width] : moved) move(numbers, width);
+            for (int64_t i = 0; step_->alternating && i < step_->alternating->count; i++)
+                move(stream(i, 0), step_->alternating->width);
         });
         step_ = &last;
     }
@@ -76,4 +86,5 @@ class StepMember {
     Team::Member& member_;
     const Step<T>* step_;
     T* hidden_;
+    const int64_t most_rows_;
 };
