@@ -8,7 +8,6 @@ import dis
 import inspect
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from typing import Any, TypeGuard
 
 import torch
@@ -114,23 +113,25 @@ def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
     return module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
-def shown_weights(model: nn.Module, *, everywhere: bool = False) -> set[int]:
-    """The modules of towers, or `everywhere`, by their `id`, whose `weight` the code of what holds them asks for.
+def shown_weights(model: nn.Module) -> set[int]:
+    """The modules, by their `id`, whose `weight` the code of what holds them asks for.
 
-    A tower's runs first when somebody sends media, long after what stands in a module's place was tried on text.
+    In the decoder, those whose weight's type it asks for: others are arguments of functions that run in training alone.
+    A tower's code runs first when somebody sends media, long after what stands in a module's place was tried on text.
     """
-    decoder: Any = None if everywhere else getattr(model, "get_decoder", None)
+    decoder: Any = getattr(model, "get_decoder", None)
     tried = set() if decoder is None else {id(module) for module in decoder().modules()}
-    asking = [module for module in model.modules() if id(module) not in tried]
-    return {id(parent._modules.get(name)) for parent in asking for name in _asked(type(parent).forward)}
+    asking = ((each, ("weight", "dtype") if id(each) in tried else ("weight",)) for each in model.modules())
+    return {id(parent._modules.get(name)) for parent, then in asking for name in _asked(type(parent).forward, then)}
 
 
 @cache
-def _asked(forward: Callable[..., Any]) -> frozenset[str]:
-    """The names before `.weight` in the code of a module's forward."""
+def _asked(forward: Callable[..., Any], then: tuple[str, ...]) -> frozenset[str]:
+    """The names before `.weight`, or what else is asked for `then`, in the code of a module's forward."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     names = [] if code is None else [each.argval for each in dis.get_instructions(code)]
-    return frozenset(name for name, then in pairwise(names) if then == "weight" and isinstance(name, str))
+    spans = zip(names, *(names[i:] for i in range(1, 1 + len(then))), strict=False)
+    return frozenset(name for name, *following in spans if tuple(following) == then and isinstance(name, str))
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:

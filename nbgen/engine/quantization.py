@@ -61,7 +61,7 @@ def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
 
 def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     """The bytes of the layers that stand there now."""
-    head, layers, shown = model.get_output_embeddings(), [], shown_weights(model, everywhere=True)
+    head, layers, shown = model.get_output_embeddings(), [], shown_weights(model)
     rounded = [module for module in model.modules() if id(module) not in shown]
     done, total = 0, sum(weight.numel() for module in rounded for weight in _weights_of(module, ours=True))
 

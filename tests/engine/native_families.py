@@ -251,6 +251,7 @@ REMEMBERING = {
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 32,
         "moe_shared_expert_intermediate_size": 64,
+        "time_step_min": 1e-9,  # which transformers knows of in prompts alone
     },
     "lfm2": CONVOLUTION,
     "lfm2_moe": {
