@@ -245,7 +245,7 @@ REMEMBERING = {
         "mamba_head_dim": 16,
         "ssm_state_size": 16,
         "n_groups": 2,
-        "layers_block_type": ["mamba", "moe", "attention", "mlp", "mamba", "mamba"],
+        "layers_block_type": ["mlp", "attention", "mamba", "moe", "mamba"],
         "chunk_size": 8,
         "n_routed_experts": 8,
         "num_experts_per_tok": 3,

@@ -142,7 +142,7 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
 
 
 #: Those that take longer before they go in circles.
-LATE = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "bamba"}
+LATE = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "bamba", "nemotron_h"}
 
 
 @pytest.mark.parametrize("family", TAKEN)
