@@ -1,5 +1,7 @@
 """What a model does around its layers, where families' code is known (`known_code`)."""
 
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +11,7 @@ from nbgen.engine.known_code import like
 from nbgen.engine.llama_like import LIKE
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.per_layer_parts import PerLayerParts
+from nbgen.engine.scheduler import ScheduledSequence
 
 DECODERS = (
     *LIKE["decoder"],
@@ -130,10 +133,14 @@ NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f"
 
 
 class MediaTokens(NamedTuple):
-    """The tokens `ids` that stand for media, and are embedded as `padding` where no medium stands in their place."""
+    """The tokens `ids` that stand for media, and are embedded as `padding` where no medium stands in their place.
+
+    Those from `apart` on are embedded by what embeds media (Gemma 3n).
+    """
 
     ids: torch.Tensor
     padding: int
+    apart: int
 
     @classmethod
     def of(cls, model: Any) -> "MediaTokens":
@@ -141,7 +148,14 @@ class MediaTokens(NamedTuple):
         kinds = ("image", "video", "audio") if like(model.get_decoder(), PADDED) else ()
         found = [getattr(model.config, f"{kind}_token_id", None) for kind in kinds]
         ids = torch.tensor([token for token in found if token is not None], dtype=torch.long, device=model.device)
-        return cls(ids, model.config.get_text_config().pad_token_id or 0)
+        apart = getattr(part(part(model, "model"), "embed_vision"), "vocab_offset", sys.maxsize)
+        return cls(ids, model.config.get_text_config().pad_token_id or 0, apart)
+
+    def embeds(self, items: Sequence[ScheduledSequence]) -> bool:
+        """Whether some of the tokens that are computed next are embedded apart."""
+        if self.apart == sys.maxsize:
+            return False
+        return any(token >= self.apart for item in items for token in _next(item))
 
     def padded(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens by whose embeddings these begin."""
@@ -197,6 +211,11 @@ class ModelParts(NamedTuple):
             per_layer,
             MediaTokens.of(model),
         )
+
+
+def _next(item: ScheduledSequence) -> list[int]:
+    sequence = item.sequence
+    return sequence.token_ids[sequence.num_computed : sequence.num_computed + item.num_tokens]
 
 
 def _places(decoder: Any, kind: str) -> torch.Tensor | None:

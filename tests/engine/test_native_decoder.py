@@ -2,11 +2,12 @@
 
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
 from nbgen.engine import known_code, native, native_linear, probe, trial
@@ -92,6 +93,30 @@ def test_the_text_of_a_mixture_that_sees_is_taken() -> None:
     config = AutoConfig.for_model("qwen3_vl_moe", text_config=text, vision_config=vision)
     model = AutoModelForMultimodalLM.from_config(config).float().eval()
     assert probe.choose_runner(model).native_model
+
+
+def test_tokens_that_media_modules_embed_are_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma 3n's, of which others' layers are ours; what sees needs a package that is not here."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 264}
+    media = [{"hidden_size": 32, "vocab_size": 16, "vocab_offset": offset} for offset in (232, 248)]
+    parts = dict(
+        zip(("text_config", "vision_config", "audio_config"), (TAKEN["gemma3n_text"] | sizes, *media), strict=True)
+    )
+    made = AutoModel.from_config
+    monkeypatch.setattr(AutoModel, "from_config", lambda of: made(of) if "text" in of.model_type else nn.Identity())
+    torch.manual_seed(0)
+    model = AutoModelForMultimodalLM.from_config(AutoConfig.for_model("gemma3n", **parts)).float().eval()
+    prompts = [list(range(4, 30)), [*range(10, 30), 240, 250, 7]]
+    with torch.inference_mode():
+        expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -1] for prompt in prompts]
+    runner = probe.choose_runner(model)
+    runner.cache.resize(64)
+    ours, blocks = Mock(wraps=runner.native_model.scores), BlockManager(64, BLOCK_SIZE)
+    monkeypatch.setattr(runner.native_model, "scores", ours)
+    for prompt, scores in zip(prompts, expected, strict=True):
+        item = ScheduledSequence(trial.grow(trial.sequence(prompt), len(prompt), blocks), len(prompt))
+        assert (runner.run([item]).scores[0] - scores).abs().max() < 2e-5 * scores.abs().max()
+    assert ours.call_count == 1
 
 
 @pytest.mark.parametrize("family", LEFT)
