@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nbgen.engine import memory
 from nbgen.engine.expert_routes import RouteRoom, laid_out
 from nbgen.engine.linear import Swap, swap
 from nbgen.engine.native import function
@@ -80,8 +81,23 @@ class NativeExperts(nn.Module):
 
 
 def replace(model: nn.Module) -> list[Swap]:
-    """Replace the model's experts whose weights can be read as they are."""
-    return swap(model, lambda module: of(module) if known(module) and _is_here(module) else None)
+    """Replace the model's experts whose weights can be read as they are.
+
+    Those that lie otherwise are copied in place of their file's pages, where there is memory for all of them.
+    """
+    others = [module for module in model.modules() if known(module) and not _is_here(module)]
+    weights = [weight for module in others for weight in stored(module)]
+    free, _ = memory.device_memory(torch.device("cpu"))
+    copied = others if sum(each.nbytes for each in weights) < free and memory.are_mapped(*weights) else []
+
+    def ours(module: nn.Module) -> nn.Module | None:
+        if module not in copied:
+            return of(module) if known(module) and _is_here(module) else None
+        made = of(module)
+        memory.drop_pages(*stored(module))
+        return made
+
+    return swap(model, ours)
 
 
 def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:

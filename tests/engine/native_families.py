@@ -87,6 +87,7 @@ TAKEN = {
         "norm_topk_prob": False,
     },
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True, "clip_qkv": 1.0},
+    "gpt_oss": {**FAMILIES["gpt_oss"].changes, "num_local_experts": 8},
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "residual_multiplier": 0.3, "logits_scaling": 4.0},
     "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
     "glm4_moe": {
