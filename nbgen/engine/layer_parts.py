@@ -126,7 +126,7 @@ SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
 #: What a layer has that is attention, a recurrence or a feed-forward alone.
-ALONE_THERE = "mixer"
+SINGLE = "mixer"
 
 
 class LayerParts(NamedTuple):
@@ -159,7 +159,7 @@ class LayerParts(NamedTuple):
         attend, remembers, feed, sparse = _attending(layer), _remembering(layer), _feed(layer), _sparse(layer)
         places, fed = like(layer, LAYERS), None if feed is None else like(feed, FEEDS)
         mixture = None if sparse is None else Mixture.of(sparse)
-        alone = hasattr(layer, ALONE_THERE)
+        alone = hasattr(layer, SINGLE)
         if places is None or not (mixture or fed or alone) or (feed is not None and not fed):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
         if not getattr(layer, "do_layer_norm_before", True):
@@ -230,7 +230,7 @@ def _fed_by(layer: Any) -> Any:
 
 def _alone(layer: Any, *names: str) -> Any:
     """What is all that the layer has, if it has one of these."""
-    found = part(layer, ALONE_THERE)
+    found = part(layer, SINGLE)
     return found if part(found, *names) is not None else None
 
 

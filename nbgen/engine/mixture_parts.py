@@ -110,7 +110,7 @@ class RouterParts(NamedTuple):
         """Of what a block chooses with. Raises ValueError for another way."""
         name = like(router, ROUTERS)
         weight = None if name is None else _weight(router, ROUTERS[name])
-        if name is None or not (weight is None or suits(weight, any_outputs=not ROUTERS[name].exact)):
+        if name is None or not (weight is None or suits(weight, any_outputs=True)):
             raise ValueError(f"what chooses among its experts ({type(router).__name__}) is not known")
         kind = ROUTERS[name]
         if getattr(router, "norm_min", 0.0) > MOST_ADDED:

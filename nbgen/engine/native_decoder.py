@@ -71,6 +71,7 @@ class NativeDecoder(nn.Module):
             raise ValueError("what its streams of states begin as, or end as, is not ours")
         #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
         self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns and not gives
+        self.stands_in &= not hasattr(self._decoder, "rotary_embs")  # of which some layers have none
         #: Whether media only come in before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])

@@ -47,7 +47,6 @@ ROOMS = {
     LATENT[1]: "gates",
     GIVEN[0]: "gates",
     GIVEN[1]: "projected",
-    "routes": "routing",
     "left": "ups",
     "right": "gates",
 }

@@ -109,11 +109,7 @@ class NativeModel:
             self._parts.media.ids
         ):  # of states that begin; of tokens to replace
             return None
-        if (
-            not self._rotary.keeps
-            or self._layers.has_windows
-            or not isinstance(self._model.get_output_embeddings(), NativeProduct)
-        ):
+        if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._head, NativeProduct):
             return None
         step = step_of(rows, self._cache, self._attention)
         if not self._layers.suits(step):
@@ -123,9 +119,10 @@ class NativeModel:
         return NativeDecodes(rows, prepared, ids, rotary, self._layers.plans(step).values()) if prepared.made else None
 
     def _outer(self, ids: torch.Tensor, wanted: list[int] | None) -> OuterLayers:
-        table, parts, head = (
-            self._decoder.get_input_embeddings().weight,
-            self._parts,
-            self._model.get_output_embeddings(),
-        )
-        return OuterLayers(ids, table, parts.embedding * parts.hidden, parts, head, wanted)
+        table, parts = self._decoder.get_input_embeddings().weight, self._parts
+        return OuterLayers(ids, table, parts.embedding * parts.hidden, parts, self._head, wanted)
+
+    @property
+    def _head(self) -> Any:
+        """What makes scores now: adapters may stand around it."""
+        return self._model.get_output_embeddings()

@@ -175,6 +175,14 @@ def test_a_router_that_divides_by_more_than_a_sum_is_not_taken(tmp_path: Path) -
     assert runner.stock.layers is None
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_experts_need_not_come_in_fours(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Nor where their scores are not rounded, as those around them are."""
+    assert runner_of(
+        save_model(tmp_path, "ernie4_5_moe", **TAKEN["ernie4_5_moe"] | {"moe_num_experts": 10}), dtype
+    ).native_model
+
+
 def test_a_model_whose_layers_all_remember_is_taken(tmp_path: Path) -> None:
     layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention"] * 2}
     assert runner_of(save_model(tmp_path, "qwen3_5_text", **{**DELTA, **layers})).native_model

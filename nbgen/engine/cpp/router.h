@@ -35,10 +35,10 @@ struct Router {
     float round(float number) const { return rounds ? rounded<T>(number) : number; }
 };
 
-// Of a row, by the four experts from `n` on.
+// Of a row, by the four experts from `n` on, or those that there are.
 template <typename T>
 void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scores) {
-    const int64_t inputs = router.scores.inputs;
+    const int64_t inputs = router.scores.inputs, some = std::min<int64_t>(4, router.scores.outputs - n);
     const float* weights = router.exact + n * inputs;
     Floats sums[4] = {};
     for (int64_t k = 0; k < inputs; k += LANES) {
@@ -47,17 +47,17 @@ void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scor
             own = loaded(row + k);
         else
             own = widened(row + k);
-        for (int i = 0; i < 4; i++) sums[i] += loaded(weights + i * inputs + k) * own;
+        for (int i = 0; i < 4; i++) sums[i] += loaded(weights + std::min<int64_t>(i, some - 1) * inputs + k) * own;
     }
     const auto four = sums_of(quarter(sums[0]), quarter(sums[1]), quarter(sums[2]), quarter(sums[3]));
-    std::memcpy(scores + n, &four, sizeof four);
+    std::memcpy(scores + n, &four, some * sizeof(float));
 }
 
 // `scores` `[rows, experts]` that are not rounded.
 template <typename T>
 void score_exactly(Team::Member& member, const Router<T>& router, int64_t rows, const T* input, float* scores) {
     const int64_t inputs = router.scores.inputs, experts = router.scores.outputs;
-    member.each(experts / 4, [&](int64_t unit) {
+    member.each((experts + 3) / 4, [&](int64_t unit) {
         for (int64_t row = 0; row < rows; row++)
             score_exactly(router, input + row * inputs, 4 * unit, scores + row * experts);
     });
