@@ -78,6 +78,7 @@ ATTENTION = (
     "seed_oss.SeedOssAttention",
     "glm4_moe.Glm4MoeAttention",
     "hy_v3.HYV3Attention",
+    "falcon_h1.FalconH1Attention",
     "granite_swa.GraniteSWAAttention",
     "granitemoe_swa.GraniteMoeSWAAttention",
     *OF_WINDOWS,

@@ -64,14 +64,23 @@ class NormParts(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Those `rows` of a `linear` layer's weight that make one thing."""
+    """Those `rows` of a `linear` layer's weight that make one thing, each of which may count as `counts` say."""
 
     linear: Any
     rows: slice
+    counts: torch.Tensor | None = None
 
     @property
     def outputs(self) -> int:
         return len(range(self.linear.out_features)[self.rows])
+
+
+def counted(products: dict[str, Product], by: dict[str, float]) -> dict[str, Product]:
+    """The products, all outputs of which count so much by their names."""
+    return {
+        name: product._replace(counts=torch.full((product.outputs,), by[name])) if by.get(name, 1.0) != 1.0 else product
+        for name, product in products.items()
+    }
 
 
 def cut(linear: Any, *sizes: int) -> list[Product]:

@@ -5,6 +5,7 @@ Knows nothing of models.
 
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
+from typing import ClassVar
 
 import torch
 
@@ -24,7 +25,18 @@ NORMS = (
 )
 #: Of a layer, and of what a recurrent one has in place of attention.
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE, *GIVEN, *LATENT)
-REMEMBERING = ("mixed", "opening", "steps", "shares")
+REMEMBERING = ("mixed", "opening", "steps", "shares", "result")
+
+
+class CountedFields(LinearFields):
+    """`Counted` of the C++."""
+
+    _fields_: ClassVar = [("counts", c_void_p)]
+
+    @classmethod
+    def of(cls, linear: LinearFields, counts: torch.Tensor | None) -> "CountedFields":
+        """A product, of which each output counts so much."""
+        return cls(*(getattr(linear, name) for name, *_ in LinearFields._fields_), place(counts))
 
 
 class RouterFields(ctypes.Structure):
@@ -75,7 +87,7 @@ class RecurrenceFields(ctypes.Structure):
     """`Recurrence` of the C++."""
 
     _fields_ = [
-        *((name, LinearFields) for name in REMEMBERING),
+        *((name, CountedFields) for name in REMEMBERING),
         *((name, c_int64) for name in ("rule", "taps", "channels")),
         *((name, c_int64) for name in ("heads", "groups", "rows", "size", "normed", "opens_first", "joined")),
         *((name, c_void_p) for name in ("kernel", "bias", "rates", "direct", "step_bias")),
@@ -120,7 +132,7 @@ class DecoderLayerFields(ctypes.Structure):
 
     _fields_ = [
         *((name, NormFields) for name in NORMS),
-        *((name, LinearFields) for name in LINEARS),
+        *((name, CountedFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
         ("activation", c_int64),

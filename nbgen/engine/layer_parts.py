@@ -12,7 +12,7 @@ import torch
 
 from nbgen.engine import attention_parts, recurrent_parts, stream_parts
 from nbgen.engine.attention_parts import AttentionParts
-from nbgen.engine.common_parts import Activation, NormParts, Product, cut, part
+from nbgen.engine.common_parts import Activation, NormParts, Product, counted, cut, part
 from nbgen.engine.known_code import like
 from nbgen.engine.mixture_parts import LINEAR, Mixture
 from nbgen.engine.native_linear import ALL
@@ -26,6 +26,8 @@ BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernor
 ALONE = ("input_layernorm", None, None, None)
 OPT = ("self_attn_layer_norm", None, "final_layer_norm", None)
 GPT2, GPTJ = ("ln_1", None, "ln_2", None), ("ln_1", None, None, None)
+#: A layer that attends and remembers, both of the same, and has numbers by which results count.
+SIDE_BY_SIDE = "falcon_h1.FalconH1DecoderLayer"
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
@@ -76,6 +78,7 @@ LAYERS = {
     "flex_olmo.FlexOlmoDecoderLayer": AFTER,
     "qwen3_next.Qwen3NextDecoderLayer": BEFORE,
     "nemotron_h.NemotronHBlock": ("norm", None, None, None),
+    SIDE_BY_SIDE: ("input_layernorm", None, "pre_ff_layernorm", None),
 }
 #: Whose feed-forward runs beside attention, always; others say it of themselves.
 BESIDE_ATTENTION = (
@@ -94,6 +97,7 @@ FEEDS = {
     "granitemoe_swa.GraniteMoeSWAMLP": "activation",
     "gemma3n.Gemma3nTextMLP": "act_fn",
     "nemotron_h.NemotronHMLP": "act_fn",
+    "falcon_h1.FalconH1MLP": "act_fn",
     "lfm2.Lfm2MLP": None,
     "gpt2.GPT2MLP": "act",
     "gpt_bigcode.GPTBigCodeMLP": "act",
@@ -132,8 +136,8 @@ SINGLE = "mixer"
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it.
 
-    A layer has `attention` or a `recurrence` in its place; a feed-forward that has an `activation`, or a
-    `mixture` without products for gate, up and down, or both; or one of all these alone. `residual` is by what the
+    A layer has `attention`, a `recurrence` in its place, or both side by side; a feed-forward that has an `activation`,
+    or a `mixture` without products for gate, up and down, or both; or one of all these alone. `residual` is by what the
     results are multiplied that are added. A feed-forward `beside_attention` takes what the layer does, through its norm
     or that of attention. What a layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`),
     and what it leaves is multiplied by `leaves`. It may compute one stream of several (`mixing`). What goes into the
@@ -162,6 +166,8 @@ class LayerParts(NamedTuple):
         alone = hasattr(layer, SINGLE)
         if places is None or not (mixture or fed or alone) or (feed is not None and not fed):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
+        if attend and remembers and places != SIDE_BY_SIDE:
+            raise ValueError("it attends and remembers in a way that is not known")
         if not getattr(layer, "do_layer_norm_before", True):
             raise ValueError("its norms stand behind")
         gives = FEEDS[fed] if fed else None
@@ -189,8 +195,10 @@ def products(layer: Any) -> dict[str, Product]:
     product, too, where it is a layer of its own (`ROUTER`).
     """
     attend, remembers, feed = _attending(layer), _remembering(layer), _feed(layer)
-    found = attention_parts.products(attend) if attend else {}
-    found |= recurrent_parts.products(remembers) if remembers else {}
+    found = recurrent_parts.products(remembers) if remembers else {}
+    if attend and remembers:
+        found["result"] = found.pop("output")
+    found |= attention_parts.products(attend) if attend else {}
     found |= stream_parts.products(layer) if hasattr(layer, "altup") else {}
     if (opens := part(layer, "per_layer_input_gate")) is not None:
         found |= {GIVEN[0]: Product(opens, ALL), GIVEN[1]: Product(layer.per_layer_projection, ALL)}
@@ -200,7 +208,19 @@ def products(layer: Any) -> dict[str, Product]:
         return found
     says = part(_fed_by(layer), "shared_expert_gate")
     beside = {} if says is None else {BESIDE: Product(says, ALL)}
-    return {**found, **_feed_products(feed), **beside}
+    return counted({**found, **_feed_products(feed), **beside}, _counts(layer))
+
+
+def _counts(layer: Any) -> dict[str, float]:
+    """By what products' outputs are multiplied, where attention and recurrence are side by side."""
+    if not hasattr(layer, "attention_in_multiplier"):
+        return {}
+    attend, feed, comes = layer.self_attn, layer.feed_forward, layer.attention_in_multiplier
+    if comes != 1.0 and any(linear.bias is not None for linear in (attend.q_proj, attend.k_proj, attend.v_proj)):
+        raise ValueError("what its attention adds counts less than its inputs")
+    made = {"query": comes, "key": comes * attend.key_multiplier, "value": comes}
+    results = {"output": layer.attn_out_multiplier, "result": layer.ssm_out_multiplier}
+    return {**made, **results, "gate": feed.gate_multiplier, "down": feed.down_multiplier}
 
 
 def _feed_products(feed: Any) -> dict[str, Product]:

@@ -51,6 +51,7 @@ DECODERS = (
     "granite_swa.GraniteSWAModel",
     "granitemoe_swa.GraniteMoeSWAModel",
     "nemotron_h.NemotronHModel",
+    "falcon_h1.FalconH1Model",
     "phimoe.PhimoeModel",
     "hy_v3.HYV3Model",
     "biogpt.BioGptModel",
@@ -74,6 +75,8 @@ DECODERS = (
 )
 #: Whose embeddings have the norm of what the layers make.
 NORMED = ("nanochat.NanoChatModel",)
+#: Whose embeddings are multiplied where they are looked up alone.
+IDS_ALONE = ("falcon_h1.FalconH1Model",)
 #: Whose positions have embeddings, and from the how manieth on.
 PLACES = {
     "gpt2.GPT2Model": ("wpe", 0),
@@ -116,6 +119,7 @@ MODELS = {
     "hyperclovax.HyperCLOVAXForCausalLM": MULTIPLIED,
     "granitemoe_swa.GraniteMoeSWAForCausalLM": DIVIDED,
     "nemotron_h.NemotronHForCausalLM": PLAIN,
+    "falcon_h1.FalconH1ForCausalLM": MULTIPLIED,
     "phimoe.PhimoeForCausalLM": PLAIN,
     "hy_v3.HYV3ForCausalLM": PLAIN,
     "biogpt.BioGptForCausalLM": PLAIN,
@@ -195,9 +199,12 @@ class ModelParts(NamedTuple):
         if len(embeddings.weight) < max(config.vocab_size, model.get_output_embeddings().out_features):
             raise ValueError("some ids have no embedding")
         hidden = getattr(decoder, "embedding_multiplier", 1.0)
+        if around in IDS_ALONE:
+            scale, hidden = scale * hidden, 1.0
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         if ends == MULTIPLIED:
-            divisor = 1 / (getattr(model, "logit_scale", None) or config.logits_scaling)
+            factor = part(model, "logit_scale") or part(decoder, "lm_head_multiplier")
+            divisor = 1 / (factor or config.logits_scaling)
         cap = config.final_logit_softcapping if ends == BENT else None
         norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
         return cls(

@@ -18,6 +18,7 @@ from nbgen.engine.expert_routes import OWN
 from nbgen.engine.layer_fields import (
     NORMS,
     REMEMBERING,
+    CountedFields,
     DecoderLayerFields,
     MixingFields,
     RecurrenceFields,
@@ -43,6 +44,7 @@ ROOMS = {
     "opening": "queries",
     "steps": "ups",
     "shares": "new_values",
+    "result": "gates",
     LATENT[0]: "ups",
     LATENT[1]: "gates",
     GIVEN[0]: "gates",
@@ -103,8 +105,11 @@ class NativeLayers:
                 made = linear_fields(product, self._adapted)
                 if name == ROUTER and sparse:
                     sparse.router.scores = made
+                elif name in MIXING:
+                    setattr(mixing, name, made)
                 else:
-                    setattr(recurrence if name in REMEMBERING else mixing if name in MIXING else fields, name, made)
+                    counted = CountedFields.of(made, product.counts)
+                    setattr(recurrence if name in REMEMBERING else fields, name, counted)
 
     def _fill(self, layer: LayerParts, fields: DecoderLayerFields) -> None:
         """All of a layer but its products, and where its cache and states are."""
@@ -187,7 +192,9 @@ def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFiel
 
 def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
     """Where its weight and adapters' matrices lie. Those that are cut for it go to those that are `kept`."""
-    linear, rows = product
+    linear, rows, counts = product
+    if counts is not None:
+        kept.append(counts)
     adapted = linear.matrices if isinstance(linear, LoraLinear) else None
     base: Any = linear.base if isinstance(linear, LoraLinear) else linear
     if adapted and rows is not ALL:
@@ -215,6 +222,8 @@ def _sizes(layer: LayerParts) -> dict[str, int]:
     for name, product in products.items():
         if name in ROOMS:
             most |= Counter({ROOMS[name]: product.outputs})
+    if layer.recurrence and "result" in products:
+        most |= Counter(attended=products["result"].linear.in_features)
     if layer.recurrence and layer.recurrence.joined and (own := layer.recurrence.own):
         channels = layer.recurrence.kernel.shape[1]
         most |= Counter(attended=products["mixed"].outputs, projected=products["steps"].outputs)

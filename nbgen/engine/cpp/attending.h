@@ -11,14 +11,14 @@ class AttendingMember : protected StepMember<T> {
   protected:
     using StepMember<T>::StepMember, StepMember<T>::member_, StepMember<T>::step_, StepMember<T>::hidden_;
     using StepMember<T>::multiply_all, StepMember<T>::leave;
-    using typename StepMember<T>::Parts;
+    using typename StepMember<T>::Part, typename StepMember<T>::Parts;
 
     // Queries are made, keys and values are in the cache. Rows that nobody wants may be left (`leaves`).
     void open(const DecoderLayer<T>& layer, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
         if (layer.joined) return open_joined(layer, leaves);
         if (layer.compressed.outputs) return open_compressed(layer, leaves);
-        const typename Products<T>::Part query = {&layer.query, layer.opened ? step_->gates : step_->queries};
+        const Part query = {&layer.query, layer.opened ? step_->gates : step_->queries};
         Parts made;
         made.reserve(3);
         if (layer.key.outputs) made.push_back({&layer.key, step_->new_keys});
@@ -34,7 +34,8 @@ class AttendingMember : protected StepMember<T> {
         normalize_heads(layer, false, true);
         place(layer, heads, vectors);
         const int64_t given = step_->per_layer ? step_->per_layer->projection.outputs : 0;
-        leave({{hidden_, layer.width()}, {step_->normed, layer.width()}, {step_->given, given}});
+        const int64_t beside = layer.recurrence ? layer.width() : 0;
+        leave({{hidden_, layer.width()}, {step_->normed, layer.width()}, {step_->given, given}, {step_->gates, beside}});
         multiply_all({query}, step_->normed);
         normalize_heads(layer, true, false);
         place(layer, 0, heads);

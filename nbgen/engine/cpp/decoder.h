@@ -39,7 +39,7 @@ struct Mixing {
 // head what opens its result behind its query; where so many heads are `joined`, their queries, keys and values are made one behind
 // the other, or values before keys (`values_first`). Queries are multiplied by what stands at `stretch` among a position's cosines,
 // if that is not 0. Without `up`, `gate` is all that a feed-forward opens. Where that runs `beside_attention`, its norm is of what
-// goes into the layer, or none where it takes what attention does. A `recurrence` stands in place of attention. Where there are
+// goes into the layer, or none where it takes what attention does. A `recurrence` stands in place of attention, or beside it, added up. Where there are
 // experts (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's result of which counts
 // as much as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends to what another has in
 // the cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which begin at
@@ -53,7 +53,7 @@ template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm, value_norm, given_norm;
     Norm<T> compressed_norm, narrow_norm;
-    Linear<T> query, key, value, output, gate, up, down, beside, given_gate, given_output, compressed, narrow;
+    Counted<T> query, key, value, output, gate, up, down, beside, given_gate, given_output, compressed, narrow;
     AttentionLayer attention;
     T* keys;
     T* values;

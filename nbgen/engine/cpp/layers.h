@@ -20,7 +20,7 @@ class Walk : StreamsMember<T> {
     using typename StepMember<T>::Parts;
 
   public:
-    static constexpr int64_t PHASES = 51;  // of a layer, at most: 15 to open it, 3 of attention, 33 to close it
+    static constexpr int64_t PHASES = 60;  // of a layer, at most: 24 to open it, 3 of attention, 33 to close it
     static constexpr int64_t ENDS = 8 + 6 * MOST_STREAMS;  // 5 before all layers, 3 after them, 3 of a stream in either place
 
     using StreamsMember<T>::StreamsMember;
@@ -35,9 +35,8 @@ class Walk : StreamsMember<T> {
             else add_and_normalize(nullptr, &layer->input_norm, layer->width());
             if (layer->mixing) predict(*layer);
             before = layer;
-            if (layer->recurrence) {
-                remember(*layer, *layer->recurrence, leaves);
-            } else if (layer->query.outputs) {
+            if (layer->recurrence) remember(*layer, *layer->recurrence, leaves && !layer->query.outputs);
+            if (layer->query.outputs) {
                 open(*layer, leaves);
                 attend(*layer);
             }
@@ -114,6 +113,7 @@ class Walk : StreamsMember<T> {
                       step_->queries, step_->ups,     step_->new_values, step_->scratch, step_->attended}
             .run(member_);
         if (leaves) leave({{hidden_, layer.width()}, {step_->attended, layer.output.inputs}});
+        if (own.result.outputs) multiply_all({{&own.result, step_->gates}}, step_->attended);
     }
 
     // All after attention, but that what comes last is still to be added.
@@ -128,6 +128,7 @@ class Walk : StreamsMember<T> {
 
     void add_attended(const DecoderLayer<T>& layer) {
         if (layer.mixing) return add_smaller_way(layer);
+        if (layer.recurrence && layer.query.outputs) add_all(step_->gates, layer.width(), step_->projected);
         if (layer.beside_attention && layer.feed_norm) normalize_all(layer.feed_norm, layer.width());
         add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
     }
@@ -171,6 +172,13 @@ class Walk : StreamsMember<T> {
         Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
     }
 
+    void add_all(const T* more, int64_t width, T* own) {
+        member_.each(step_->rows, [&](int64_t row) {
+#pragma omp simd
+            for (int64_t i = row * width; i < (row + 1) * width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
+        });
+    }
+
     // What the feed-forward beside a row's experts has made, where attention's result was, to what these make.
     void add_beside(const DecoderLayer<T>& layer, const SparseFeed<T>& sparse) {
         const int64_t width = layer.width();
@@ -193,7 +201,7 @@ class Walk : StreamsMember<T> {
 
     void feed(const DecoderLayer<T>& layer, T* output) {
         const bool thins = std::isfinite(layer.sparsity);
-        if (step_->adapters || thins) {
+        if (step_->adapters || thins || layer.gate.counts) {
             Parts made = {{&layer.gate, step_->gates}};
             if (layer.up.outputs) made.push_back({&layer.up, step_->ups});
             multiply_all(made, step_->normed);

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "delta.h"
-#include "linear.h"
 #include "norms.h"
+#include "scales.h"
 #include "scan.h"
 
 enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
@@ -17,13 +17,14 @@ constexpr int64_t MOST_TAPS = 8;
 // are kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta
 // rule, inputs and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and
 // `groups` of heads that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what
-// `opening` makes, before or after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what
+// `opening` makes, before or after a `norm` of every `normed` numbers, if there is one. Alone, a convolution's input is the first third of what
 // `mixed` makes times the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as
 // are their steps and shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads'
 // values and what opens them; and `steps` their shares and steps. A state space's steps are from `least` to `most`.
+// Beside attention, `result` makes of all that what is added.
 template <typename T>
 struct Recurrence {
-    Linear<T> mixed, opening, steps, shares;
+    Counted<T> mixed, opening, steps, shares, result;
     Rule rule;
     int64_t taps, channels, heads, groups, rows, size, normed, opens_first, joined;
     const float *kernel, *bias, *rates, *direct;
@@ -184,7 +185,10 @@ struct Remembered {
         for (int64_t at = 0; at < width; at += normed) {
             T* own = output + row * width + at;
             const T* opens = opening + row * width + at;
-            if (layer.opens_first) {
+            if (!layer.norm) {
+#pragma omp simd
+                for (int64_t i = 0; i < normed; i++) narrow(widen(own[i]) * silu(widen(opens[i])), own + i);
+            } else if (layer.opens_first) {
                 Norm<T> norm = layer.norm;
                 norm.weight += at;
 #pragma omp simd

@@ -16,21 +16,39 @@ class StepMember {
         : member_(member), step_(&step), hidden_(hidden), most_rows_(step.rows) {}
 
   protected:
-    using Parts = std::vector<typename Products<T>::Part>;
+    // What a product makes, and where.
+    struct Part : Products<T>::Part {
+        Part(const Linear<T>* linear, T* output) : Products<T>::Part{linear, output}, counts(nullptr) {}
+        Part(const Counted<T>* linear, T* output) : Products<T>::Part{linear, output}, counts(linear->counts) {}
+
+        const float* counts;
+    };
+    using Parts = std::vector<Part>;
 
     void multiply_all(const Parts& parts, const T* input) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const Products<T> products(parts, step_->rows, input);
+        const Products<T> products({parts.begin(), parts.end()}, step_->rows, input);
         member_.each(products.units, products);
         adapt_all(parts, input);
+        for (const Part& part : parts)
+            if (part.counts) count(part.counts, part.linear->outputs, part.output);
+    }
+
+    void count(const float* counts, int64_t width, T* output) {
+        member_.each(step_->rows, [&](int64_t row) {
+            T* own = output + row * width;
+#pragma omp simd
+            for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) * counts[i], own + i);
+        });
     }
 
     void adapt_all(const Parts& parts, const T* input) {
         if (!step_->adapters) return;
         member_.each(step_->rows * parts.size(), [&](int64_t i) {
             const int64_t row = i / parts.size();
-            const auto& [linear, output] = parts[i % parts.size()];
-            adapt_row(*linear, input + row * linear->inputs, row, output + row * linear->outputs);
+            const Part& part = parts[i % parts.size()];
+            const Linear<T>& linear = *part.linear;
+            adapt_row(linear, input + row * linear.inputs, row, part.output + row * linear.outputs);
         });
     }
 
