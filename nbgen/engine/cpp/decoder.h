@@ -39,14 +39,14 @@ struct Mixing {
 // head what opens its result behind its query; where so many heads are `joined`, their queries, keys and values are made one behind
 // the other, or values before keys (`values_first`). Queries are multiplied by what stands at `stretch` among a position's cosines,
 // if that is not 0. Without `up`, `gate` is all that a feed-forward opens. Where that runs `beside_attention`, its norm is of what
-// goes into the layer, or none where it takes what attention does. A `recurrence` stands in place of attention, or beside it, added up. Where there are
-// experts (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's result of which counts
-// as much as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends to what another has in
-// the cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which begin at
-// `first_given`, `given_gate` opens them and `given_output` makes of them what is added. What a layer `leaves` is multiplied by
-// that. No query, key or value is beyond `clip`, if that is not 0. Where there is something `compressed`, `key` makes of each
-// row's, normed, all heads' keys and values, but for what keys have behind those numbers, which is the same for all; and where
-// there is something `narrow`, `query` makes queries of that, normed. A layer may have attention or a recurrence alone, or a
+// goes into the layer, or none where it takes what attention does. A `recurrence` stands in place of attention, or beside it, added
+// up. Where there are experts (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's
+// result of which counts as much as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends
+// to what another has in the cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which
+// begin at `first_given`, `given_gate` opens them and `given_output` makes of them what is added. What a layer `leaves` is
+// multiplied by that. No query, key or value is beyond `clip`, if that is not 0. Where there is something `compressed`, `key` makes
+// of each row's, normed, all heads' keys and values, but for what keys have behind those numbers, which is the same for all; and
+// where there is something `narrow`, `query` makes queries of that, normed. A layer may have attention or a recurrence alone, or a
 // feed-forward alone, whose norm is that of what goes into the layer. Where the `sparsity` is finite, what `gate` makes counts as
 // far as it is so many of a row's deviations above its mean.
 template <typename T>

@@ -13,15 +13,15 @@ enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
 
 constexpr int64_t MOST_TAPS = 8;
 
-// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens'
-// are kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta
-// rule, inputs and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and
-// `groups` of heads that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what
-// `opening` makes, before or after a `norm` of every `normed` numbers, if there is one. Alone, a convolution's input is the first third of what
-// `mixed` makes times the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as
-// are their steps and shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads'
-// values and what opens them; and `steps` their shares and steps. A state space's steps are from `least` to `most`.
-// Beside attention, `result` makes of all that what is added.
+// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens' are
+// kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta rule, inputs
+// and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and `groups` of heads that
+// share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what `opening` makes, before or after a
+// `norm` of every `normed` numbers, if there is one. Alone, a convolution's input is the first third of what `mixed` makes times
+// the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as are their steps and
+// shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads' values and what opens
+// them; and `steps` their shares and steps. A state space's steps are from `least` to `most`. Beside attention, `result` makes of
+// all that what is added.
 template <typename T>
 struct Recurrence {
     Counted<T> mixed, opening, steps, shares, result;
