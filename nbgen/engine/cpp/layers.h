@@ -20,8 +20,15 @@ class Walk : StreamsMember<T> {
     using typename StepMember<T>::Parts;
 
   public:
-    static constexpr int64_t PHASES = 60;  // of a layer, at most: 24 to open it, 3 of attention, 33 to close it
-    static constexpr int64_t ENDS = 8 + 6 * MOST_STREAMS;  // 5 before all layers, 3 after them, 3 of a stream in either place
+    // Of a way through `count` layers, at most. A layer has 14 to open it, 3 of attention and 27 to close it; more where it mixes
+    // streams, or attends and remembers by products that count. Before all layers there are 4, and 1 after them, or with streams 5
+    // and 3, and 3 for each stream in either place.
+    static int64_t phases(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count) {
+        int64_t sum = step.alternating ? 8 + 6 * step.alternating->count : 5;
+        for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++)
+            sum += 44 + (layer->mixing ? 7 : 0) + (layer->recurrence && layer->query.outputs ? 18 : 0);
+        return sum;
+    }
 
     using StreamsMember<T>::StreamsMember;
 
