@@ -17,8 +17,14 @@ OPENED = ("qwen3_5.Qwen3_5Attention", "qwen3_next.Qwen3NextAttention")
 JOINED = ("gpt_neox.GPTNeoXAttention", "persimmon.PersimmonAttention", "codegen.CodeGenAttention")
 #: … and values before keys.
 VALUES_FIRST = ("codegen.CodeGenAttention",)
-#: Whose positions are added to embeddings.
-STILL = ("gpt2.GPT2Attention", "opt.OPTAttention", "gpt_bigcode.GPTBigCodeAttention")
+#: Whose positions are added to embeddings, or who have none.
+STILL = (
+    "gpt2.GPT2Attention",
+    "opt.OPTAttention",
+    "gpt_bigcode.GPTBigCodeAttention",
+    "biogpt.BioGptAttention",
+    "nemotron_h.NemotronHAttention",
+)
 #: Whose positions turn heads in layers with windows alone, where there are some.
 OF_WINDOWS = ("exaone4.Exaone4Attention", "exaone_moe.ExaoneMoeAttention")
 #: … and those whose other layers never have positions.
@@ -34,7 +40,7 @@ TURNED_FIRST = (
     "nanochat.NanoChatAttention",
 )
 #: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
-SHARING = ("gemma4.Gemma4TextAttention",)
+SHARING = ("gemma3n.Gemma3nTextAttention", "gemma4.Gemma4TextAttention")
 #: Whose keys and values are made of one small vector for all heads.
 COMPRESSED = (
     "deepseek_v2.DeepseekV2Attention",
@@ -71,6 +77,10 @@ ATTENTION = (
     "apertus.ApertusAttention",
     "seed_oss.SeedOssAttention",
     "glm4_moe.Glm4MoeAttention",
+    "hy_v3.HYV3Attention",
+    "falcon_h1.FalconH1Attention",
+    "granite_swa.GraniteSWAAttention",
+    "granitemoe_swa.GraniteMoeSWAAttention",
     *OF_WINDOWS,
     *OF_WINDOWS_ALONE,
     *TURNED_FIRST,
@@ -94,6 +104,7 @@ TURNS = {
     "gpt_oss": (True, SAME_HALVES),
     "qwen3_5": (True, HALVES),
     "nemotron": (True, HALVES),
+    "gemma3n": (True, HALVES),
     "gemma4": (True, HALVES),
     "cohere": (False, PAIRS),
     "gptj": (True, SAME_PAIRS),
@@ -181,6 +192,8 @@ class AttentionParts(NamedTuple):
         sinks = getattr(attend, "sinks", None)
         turns = kind not in STILL and getattr(config, "position_embedding_type", "rope") == "rope"
         turns = turns and bool(getattr(attend, "use_rope", True))
+        if (bases := getattr(config, "layer_rope_theta", None)) is not None:
+            turns = bool(bases[attend.layer_idx])
         if kind in OF_WINDOWS:
             turns = attend.sliding_window is None or attend.is_sliding
         if kind in OF_WINDOWS_ALONE:

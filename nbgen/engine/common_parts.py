@@ -17,7 +17,9 @@ NORMS = {
     "olmo2.Olmo2RMSNorm": (0.0, False, False),
     "olmo3.Olmo3RMSNorm": (0.0, False, False),
     "nemotron.NemotronLayerNorm1P": (1.0, False, True),
+    "gemma3n.Gemma3nRMSNorm": (0.0, False, False),
     "gemma4.Gemma4RMSNorm": (0.0, False, False),
+    "nemotron_h.NemotronHRMSNorm": (0.0, False, False),
     "cohere.CohereLayerNorm": (0.0, False, True),
     "olmo.OlmoLayerNorm": (1.0, False, True),
     "helium.HeliumRMSNorm": (0.0, False, False),
@@ -45,7 +47,7 @@ class NormParts(NamedTuple):
     @classmethod
     def of(cls, norm: Any) -> "NormParts | None":
         """Raises ValueError for another norm."""
-        if norm is None:
+        if norm is None or type(norm) is nn.Identity:
             return None
         if type(norm) is nn.LayerNorm and norm.weight is not None:
             return cls(norm.weight, norm.eps, bias=norm.bias, centers=True)
@@ -62,14 +64,23 @@ class NormParts(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Those `rows` of a `linear` layer's weight that make one thing."""
+    """Those `rows` of a `linear` layer's weight that make one thing, each of which may count as `counts` say."""
 
     linear: Any
     rows: slice
+    counts: torch.Tensor | None = None
 
     @property
     def outputs(self) -> int:
         return len(range(self.linear.out_features)[self.rows])
+
+
+def counted(products: dict[str, Product], by: dict[str, float]) -> dict[str, Product]:
+    """The products, all outputs of which count so much by their names."""
+    return {
+        name: product._replace(counts=torch.full((product.outputs,), by[name])) if by.get(name, 1.0) != 1.0 else product
+        for name, product in products.items()
+    }
 
 
 def cut(linear: Any, *sizes: int) -> list[Product]:

@@ -107,7 +107,7 @@ class ExpertFiles:
         if both is None or downs is None:
             return None
         dtype = torch.float32 if in_float32 else module.down_proj.dtype
-        two, one = both.products(module, dtype, two=True), downs.products(module, dtype, two=False)
+        two, one = both.products(module, dtype, two=module.has_gate), downs.products(module, dtype, two=False)
         if two is None or one is None:
             return None
         return native_experts.with_products(
@@ -116,7 +116,8 @@ class ExpertFiles:
 
     def _agrees(self, parent: nn.Module, name: str, stock: Any) -> bool:
         """Whether a layer's experts make what those of transformers make of the same weights."""
-        stands = stock.gate_up_proj, stock.down_proj
+        names = native_experts.names(stock)
+        stands = [getattr(stock, each) for each in names]
         both, downs = map(self.found, stands)
         ours, count, dtype = getattr(parent, name), stock.num_experts, stock.down_proj.dtype
         assert both is not None
@@ -127,10 +128,13 @@ class ExpertFiles:
         chosen = torch.arange(TRIED).expand(ROWS, TRIED)
         try:
             stock.num_experts = TRIED
-            stock.gate_up_proj, stock.down_proj = (nn.Parameter(each.whole(TRIED)) for each in (both, downs))
+            for each, weights in zip(names, (both, downs), strict=True):
+                setattr(stock, each, nn.Parameter(weights.whole(TRIED)))
             expected = stock(hidden, chosen, shares).float()
         finally:
-            stock.num_experts, (stock.gate_up_proj, stock.down_proj) = count, stands
+            stock.num_experts = count
+            for each, stood in zip(names, stands, strict=True):
+                setattr(stock, each, stood)
         made = ours(hidden.to(ours.dtype), chosen, shares.to(ours.dtype)).float()
         return bool((made - expected).abs().max() <= TOLERANCE[dtype] * expected.abs().max().clamp(min=1e-6))
 

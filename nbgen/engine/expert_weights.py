@@ -13,7 +13,7 @@ from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
 from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear, packed_blocks
 
-#: Of each expert: gate and up, or down.
+#: Of each expert: gate and up, or one of them, or down.
 Products = list[list[NativeProduct]]
 
 

@@ -5,22 +5,29 @@ they attend or remember. Those are known whose code is that of a part named here
 replaces them.
 """
 
+import math
 from typing import Any, NamedTuple
 
-from nbgen.engine import attention_parts, recurrent_parts
+import torch
+
+from nbgen.engine import attention_parts, recurrent_parts, stream_parts
 from nbgen.engine.attention_parts import AttentionParts
-from nbgen.engine.common_parts import Activation, NormParts, Product, cut, part
+from nbgen.engine.common_parts import Activation, NormParts, Product, counted, cut, part
 from nbgen.engine.known_code import like
 from nbgen.engine.mixture_parts import LINEAR, Mixture
 from nbgen.engine.native_linear import ALL
 from nbgen.engine.recurrent_parts import RecurrentParts
+from nbgen.engine.stream_parts import MixingParts
 
 #: Norms before attention and after it, before the feed-forward and after it, where families have them.
 BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
 AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 ALONE = ("input_layernorm", None, None, None)
+OPT = ("self_attn_layer_norm", None, "final_layer_norm", None)
 GPT2, GPTJ = ("ln_1", None, "ln_2", None), ("ln_1", None, None, None)
+#: A layer that attends and remembers, both of the same, and has numbers by which results count.
+SIDE_BY_SIDE = "falcon_h1.FalconH1DecoderLayer"
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
@@ -31,7 +38,10 @@ LAYERS = {
     "phi3.Phi3DecoderLayer": BEFORE,
     "gemma2.Gemma2DecoderLayer": BOTH,
     "gemma3.Gemma3DecoderLayer": BOTH,
+    "gemma3n.Gemma3nTextDecoderLayer": BOTH,
     "gemma4.Gemma4TextDecoderLayer": BOTH,
+    "vaultgemma.VaultGemmaDecoderLayer": ("input_layernorm", None, "pre_feedforward_layernorm", None),
+    "hyperclovax.HyperCLOVAXDecoderLayer": ("input_layernorm", "post_norm1", "post_attention_layernorm", "post_norm2"),
     "olmo2.Olmo2DecoderLayer": AFTER,
     "olmo3.Olmo3DecoderLayer": AFTER,
     "glm4.Glm4DecoderLayer": (
@@ -56,15 +66,19 @@ LAYERS = {
     "gpt_neox.GPTNeoXLayer": BEFORE,
     "persimmon.PersimmonDecoderLayer": BEFORE,
     "stablelm.StableLmDecoderLayer": BEFORE,
-    "opt.OPTDecoderLayer": ("self_attn_layer_norm", None, "final_layer_norm", None),
+    "opt.OPTDecoderLayer": OPT,
+    "biogpt.BioGptDecoderLayer": OPT,
     "phi.PhiDecoderLayer": ALONE,
     "gptj.GPTJBlock": GPTJ,
     "codegen.CodeGenBlock": GPTJ,
     "cohere.CohereDecoderLayer": ALONE,
     "cohere2.Cohere2DecoderLayer": ALONE,
     "granitemoeshared.GraniteMoeSharedDecoderLayer": BEFORE,
+    "granitemoe_swa.GraniteMoeSWADecoderLayer": BEFORE,
     "flex_olmo.FlexOlmoDecoderLayer": AFTER,
     "qwen3_next.Qwen3NextDecoderLayer": BEFORE,
+    "nemotron_h.NemotronHBlock": ("norm", None, None, None),
+    SIDE_BY_SIDE: ("input_layernorm", None, "pre_ff_layernorm", None),
 }
 #: Whose feed-forward runs beside attention, always; others say it of themselves.
 BESIDE_ATTENTION = (
@@ -80,6 +94,10 @@ FEEDS = {
     "phi3.Phi3MLP": "activation_fn",
     "granitemoehybrid.GraniteMoeHybridMLP": "activation",
     "granitemoeshared.GraniteMoeSharedMLP": "activation",
+    "granitemoe_swa.GraniteMoeSWAMLP": "activation",
+    "gemma3n.Gemma3nTextMLP": "act_fn",
+    "nemotron_h.NemotronHMLP": "act_fn",
+    "falcon_h1.FalconH1MLP": "act_fn",
     "lfm2.Lfm2MLP": None,
     "gpt2.GPT2MLP": "act",
     "gpt_bigcode.GPTBigCodeMLP": "act",
@@ -89,6 +107,7 @@ FEEDS = {
     "starcoder2.Starcoder2MLP": "act",
     "stablelm.StableLmMLP": "act_fn",
     "opt.OPTDecoderLayer": "activation_fn",
+    "biogpt.BioGptDecoderLayer": "activation_fn",
     "arcee.ArceeMLP": "act_fn",
     "nemotron.NemotronMLP": "act_fn",
     "apertus.ApertusMLP": "act_fn",
@@ -110,16 +129,19 @@ OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1", "fc_in"), ("c_proj", "dense_4h_
 SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
+#: What a layer has that is attention, a recurrence or a feed-forward alone.
+SINGLE = "mixer"
 
 
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it.
 
-    A layer has `attention` or a `recurrence` in its place; a feed-forward that has an `activation`, or a
-    `mixture` without products for gate, up and down, or both. `residual` is by what the results are multiplied that are
-    added. A feed-forward `beside_attention` takes what the layer does, through its norm or that of attention. What a
-    layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`), and what it leaves is
-    multiplied by `leaves`.
+    A layer has `attention`, a `recurrence` in its place, or both side by side; a feed-forward that has an `activation`,
+    or a `mixture` without products for gate, up and down, or both; or one of all these alone. `residual` is by what the
+    results are multiplied that are added. A feed-forward `beside_attention` takes what the layer does, through its norm
+    or that of attention. What a layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`),
+    and what it leaves is multiplied by `leaves`. It may compute one stream of several (`mixing`). What goes into the
+    activation counts as far as it is so many deviations above the mean (`sparsity`), if that is finite.
     """
 
     attention: AttentionParts | None
@@ -132,29 +154,36 @@ class LayerParts(NamedTuple):
     beside_attention: bool
     given: NormParts | None
     leaves: float
+    mixing: MixingParts | None
+    sparsity: float
 
     @classmethod
     def of(cls, layer: Any) -> "LayerParts":
         """Raises ValueError for a layer that does anything else."""
-        attend, feed, sparse = part(layer, *ATTENDING), _feed(layer), _sparse(layer)
+        attend, remembers, feed, sparse = _attending(layer), _remembering(layer), _feed(layer), _sparse(layer)
         places, fed = like(layer, LAYERS), None if feed is None else like(feed, FEEDS)
         mixture = None if sparse is None else Mixture.of(sparse)
-        if places is None or not (mixture or fed) or (feed is not None and not fed):
+        alone = hasattr(layer, SINGLE)
+        if places is None or not (mixture or fed or alone) or (feed is not None and not fed):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
+        if attend and remembers and places != SIDE_BY_SIDE:
+            raise ValueError("it attends and remembers in a way that is not known")
         if not getattr(layer, "do_layer_norm_before", True):
             raise ValueError("its norms stand behind")
         gives = FEEDS[fed] if fed else None
         return cls(
             None if attend is None else AttentionParts.of(attend),
-            RecurrentParts.of(part(layer, *MIXERS)) if attend is None else None,
+            None if remembers is None else RecurrentParts.of(remembers),
             products(layer),
             [NormParts.of(name and getattr(layer, name)) for name in LAYERS[places]],
             Activation.of(getattr(feed, gives)) if gives else Activation(0),
-            layer.residual_multiplier if places.startswith("granite") else 1.0,
+            getattr(layer, "residual_multiplier", 1.0),
             mixture,
             places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),
             NormParts.of(getattr(layer, "post_per_layer_input_norm", None)),
             float(getattr(layer, "layer_scalar", 1.0)),
+            MixingParts.of(layer),
+            _sparsity(feed),
         )
 
 
@@ -165,8 +194,12 @@ def products(layer: Any) -> dict[str, Product]:
     beside experts counts as much as the logistic of one output more says (`BESIDE`); what chooses among experts is a
     product, too, where it is a layer of its own (`ROUTER`).
     """
-    attend, feed = part(layer, *ATTENDING), _feed(layer)
-    found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
+    attend, remembers, feed = _attending(layer), _remembering(layer), _feed(layer)
+    found = recurrent_parts.products(remembers) if remembers else {}
+    if attend and remembers:
+        found["result"] = found.pop("output")
+    found |= attention_parts.products(attend) if attend else {}
+    found |= stream_parts.products(layer) if hasattr(layer, "altup") else {}
     if (opens := part(layer, "per_layer_input_gate")) is not None:
         found |= {GIVEN[0]: Product(opens, ALL), GIVEN[1]: Product(layer.per_layer_projection, ALL)}
     if (chooses := part(part(layer, "router") or part(_fed_by(layer), "gate"), *LINEAR)) is not None:
@@ -175,7 +208,19 @@ def products(layer: Any) -> dict[str, Product]:
         return found
     says = part(_fed_by(layer), "shared_expert_gate")
     beside = {} if says is None else {BESIDE: Product(says, ALL)}
-    return {**found, **_feed_products(feed), **beside}
+    return counted({**found, **_feed_products(feed), **beside}, _counts(layer))
+
+
+def _counts(layer: Any) -> dict[str, float]:
+    """By what products' outputs are multiplied, where attention and recurrence are side by side."""
+    if not hasattr(layer, "attention_in_multiplier"):
+        return {}
+    attend, feed, comes = layer.self_attn, layer.feed_forward, layer.attention_in_multiplier
+    if comes != 1.0 and any(linear.bias is not None for linear in (attend.q_proj, attend.k_proj, attend.v_proj)):
+        raise ValueError("what its attention adds counts less than its inputs")
+    made = {"query": comes, "key": comes * attend.key_multiplier, "value": comes}
+    results = {"output": layer.attn_out_multiplier, "result": layer.ssm_out_multiplier}
+    return {**made, **results, "gate": feed.gate_multiplier, "down": feed.down_multiplier}
 
 
 def _feed_products(feed: Any) -> dict[str, Product]:
@@ -189,8 +234,31 @@ def _feed_products(feed: Any) -> dict[str, Product]:
     return {"gate": gate, "up": up, "down": down}
 
 
+def _attending(layer: Any) -> Any:
+    return part(layer, *ATTENDING) or _alone(layer, "q_proj")
+
+
+def _remembering(layer: Any) -> Any:
+    return part(layer, *MIXERS) or _alone(layer, "conv1d")
+
+
 def _fed_by(layer: Any) -> Any:
-    return part(layer, "mlp", "feed_forward", "block_sparse_moe") or (layer if hasattr(layer, "fc1") else None)
+    if (fed := part(layer, "mlp", "feed_forward", "block_sparse_moe")) is not None:
+        return fed
+    return layer if hasattr(layer, "fc1") else _alone(layer, "up_proj", "experts")
+
+
+def _alone(layer: Any, *names: str) -> Any:
+    """What is all that the layer has, if it has one of these."""
+    found = part(layer, SINGLE)
+    return found if part(found, *names) is not None else None
+
+
+def _sparsity(feed: Any) -> float:
+    """How many deviations above the mean all but so large a share is of what is normally distributed."""
+    if not (share := getattr(feed, "activation_sparsity", 0.0)):
+        return -math.inf
+    return float(torch.distributions.Normal(0, 1).icdf(torch.tensor(share, dtype=torch.float32)))
 
 
 def _feed(layer: Any) -> Any:

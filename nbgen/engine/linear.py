@@ -8,7 +8,6 @@ import dis
 import inspect
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from typing import Any, TypeGuard
 
 import torch
@@ -20,6 +19,9 @@ from nbgen.engine import memory
 ROWS_HINT = 1
 #: Rows with which each replaced layer is tried.
 ROWS_TRIED = (1, 16)
+
+#: Of inputs or outputs: a product of fewer has little to save.
+FEW = 16
 
 #: A weight of fewer bits: its integers, and what they are multiples of.
 Numbers = tuple[torch.Tensor, torch.Tensor]
@@ -105,29 +107,31 @@ def restore(swaps: list[Swap]) -> None:
 
 
 def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """float32 gains nothing, nor does a single output."""
-    if not is_plain(module) or module.out_features == 1:
+    """float32 gains nothing, nor do a few outputs or inputs."""
+    if not is_plain(module) or min(module.weight.shape) < FEW:
         return False
     return module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
 def shown_weights(model: nn.Module) -> set[int]:
-    """The modules of towers, by their `id`, that are asked for `weight` by the code of what holds them.
+    """The modules, by their `id`, whose `weight` the code of what holds them asks for.
 
-    That runs first when somebody sends media, long after what stands in a module's place was tried on text.
+    In the decoder, those whose weight's type it asks for: others are arguments of functions that run in training alone.
+    A tower's code runs first when somebody sends media, long after what stands in a module's place was tried on text.
     """
     decoder: Any = getattr(model, "get_decoder", None)
     tried = set() if decoder is None else {id(module) for module in decoder().modules()}
-    towers = [module for module in model.modules() if id(module) not in tried]
-    return {id(parent._modules.get(name)) for parent in towers for name in _asked(type(parent).forward)}
+    asking = ((each, ("weight", "dtype") if id(each) in tried else ("weight",)) for each in model.modules())
+    return {id(parent._modules.get(name)) for parent, then in asking for name in _asked(type(parent).forward, then)}
 
 
 @cache
-def _asked(forward: Callable[..., Any]) -> frozenset[str]:
-    """The names before `.weight` in the code of a module's forward."""
+def _asked(forward: Callable[..., Any], then: tuple[str, ...]) -> frozenset[str]:
+    """The names before `.weight`, or what else is asked for `then`, in the code of a module's forward."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     names = [] if code is None else [each.argval for each in dis.get_instructions(code)]
-    return frozenset(name for name, then in pairwise(names) if then == "weight" and isinstance(name, str))
+    spans = zip(names, *(names[i:] for i in range(1, 1 + len(then))), strict=False)
+    return frozenset(name for name, *following in spans if tuple(following) == then and isinstance(name, str))
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -83,6 +83,12 @@ def drop_pages(*tensors: torch.Tensor) -> None:
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
 
+def are_mapped(*tensors: torch.Tensor) -> bool:
+    """Whether all are mapped from safetensors files."""
+    is_mapped = _mapped_from_weights()
+    return all(is_mapped(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors)
+
+
 def _whole_pages(tensor: torch.Tensor) -> tuple[int, int]:
     page = mmap.PAGESIZE
     return -(-tensor.data_ptr() // page) * page, (tensor.data_ptr() + tensor.nbytes) // page * page

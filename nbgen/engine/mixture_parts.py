@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from nbgen.engine.common_parts import NormParts, part
 from nbgen.engine.known_code import like
@@ -28,22 +29,26 @@ MIXTURES = {
     "minimax_m2.MiniMaxM2SparseMoeBlock": "gate",
     "flex_olmo.FlexOlmoSparseMoeBlock": "gate",
     "qwen3_next.Qwen3NextSparseMoeBlock": "gate",
+    "phimoe.PhimoeSparseMoeBlock": "router",
+    "hy_v3.HYV3MoE": "gate",
+    "nemotron_h.NemotronHMoE": "gate",
     APART: "router",
 }
 APART_NORMS = ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1")
 #: What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself
-#: or as a share of those chosen.
-OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN = range(4)
+#: or as a share of those chosen; or, one after the other, its share of a softmax over those near it that are left.
+OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN, OF_NEAR = range(5)
 #: What of these is told to be a share of those chosen.
 SHARED = {OF_ALL: OF_CHOSEN, LOGISTIC: LOGISTIC_OF_CHOSEN}
-#: Of one group, that one.
-ALL_GROUPS = 1, 1
+#: Of one group, that one, whatever it is worth.
+ALL_GROUPS = 1, 1, 1
 
 
 class Kind(NamedTuple):
     """How a router chooses: what an expert counts, unless that is told to be a share of those chosen.
 
-    That is rounded if it `rounds`; scores are not, where they are `exact`. To the sum of those chosen `least` is added.
+    That is rounded if it `rounds`; scores are not, where they are `exact`. To the sum of those chosen `least` is added;
+    or it says what is near.
     """
 
     counting: int
@@ -66,11 +71,15 @@ ROUTERS = {
     "ernie4_5_moe.Ernie4_5_MoeTopKRouter": Kind(OF_CHOSEN, rounds=True, exact=True, least=1e-12),
     "hunyuan_v1_moe.HunYuanMoEV1Gate": Kind(OF_CHOSEN, rounds=True),
     "minimax_m2.MiniMaxM2TopKRouter": Kind(LOGISTIC_OF_CHOSEN, rounds=False),
+    "hy_v3.HYV3TopKRouter": Kind(LOGISTIC_OF_CHOSEN, rounds=False, exact=True, least=1e-20),
+    "phimoe.PhimoeTopKRouter": Kind(OF_NEAR, rounds=True),
 }
 #: What they choose with is a linear layer.
 LINEAR = ("proj", "wg")
 #: A sum that is never less than this is as good as one to which it is added.
 MOST_ADDED = 1e-6
+#: By how a router says that it chooses, how many of a group's experts say what it is worth; none, where there are none.
+BEST = {None: 2, "greedy": 0, "group_limited_greedy": 1}
 #: What experts are done when they are chosen.
 FAVOURS = ("expert_bias", "e_score_correction_bias")
 
@@ -80,15 +89,16 @@ class RouterParts(NamedTuple):
 
     Without a weight, that is one of the layer's products; its scores are not rounded where it is float32. How that is
     done is its `kind`, whose `counting` is what it is here. When they are chosen, each expert is done a `favour`, and
-    only those of the best `groups` are: so many of so many. What they count is multiplied by a `factor`, or by each
-    one's `counts`. What goes in may have a `norm` of its own, and counts `scale` times then.
+    only those of the best `groups` are: so many of so many, which are worth what so many of theirs have. What they
+    count is multiplied by a `factor`, or by each one's `counts`. What goes in may have a `norm` of its own, and counts
+    `scale` times then.
     """
 
     weight: torch.Tensor | None
     bias: torch.Tensor | None
     favour: torch.Tensor | None
     each: int
-    groups: tuple[int, int]
+    groups: tuple[int, int, int]
     kind: Kind
     factor: float
     counts: torch.Tensor | None = None
@@ -100,7 +110,7 @@ class RouterParts(NamedTuple):
         """Of what a block chooses with. Raises ValueError for another way."""
         name = like(router, ROUTERS)
         weight = None if name is None else _weight(router, ROUTERS[name])
-        if name is None or not (weight is None or suits(weight, any_outputs=not ROUTERS[name].exact)):
+        if name is None or not (weight is None or suits(weight, any_outputs=True)):
             raise ValueError(f"what chooses among its experts ({type(router).__name__}) is not known")
         kind = ROUTERS[name]
         if getattr(router, "norm_min", 0.0) > MOST_ADDED:
@@ -113,7 +123,10 @@ class RouterParts(NamedTuple):
             return cls(weight, None, None, each, ALL_GROUPS, kind, 1.0, counts, norm, scale)
         if getattr(router, "norm_topk_prob", False):
             kind = kind._replace(counting=SHARED.get(kind.counting, kind.counting))
-        bias, factor = getattr(router, "bias", None), getattr(router, "routed_scaling_factor", 1.0)
+        if kind.counting == OF_NEAR:
+            kind = kind._replace(least=2 * router.router_jitter_noise)
+        bias = getattr(router, "bias", None)
+        factor = part(router, "routed_scaling_factor", "router_scaling_factor") or 1.0
         return cls(weight, bias, _favour(block, router), router.top_k, _groups(router), kind, factor)
 
 
@@ -132,16 +145,17 @@ def _favour(block: Any, router: Any) -> torch.Tensor | None:
     return None if found is None else found.detach().float().flatten()
 
 
-def _groups(router: Any) -> tuple[int, int]:
+def _groups(router: Any) -> tuple[int, int, int]:
     """Raises ValueError where those chosen do not all come from open groups."""
-    if (method := getattr(router, "topk_method", None)) is not None:
-        if method != "greedy":
-            raise ValueError(f"its way to choose among experts ({method}) is not known")
+    method = getattr(router, "topk_method", None)
+    if method not in BEST:
+        raise ValueError(f"its way to choose among experts ({method}) is not known")
+    if BEST[method] == 0:
         return ALL_GROUPS
     groups, of = getattr(router, "topk_group", 1), getattr(router, "num_group", 1)
     if of > 1 and router.top_k * of > groups * router.num_experts:
         raise ValueError("it chooses more experts than its open groups have")
-    return groups, of
+    return groups, of, BEST[method]
 
 
 class Mixture(NamedTuple):
@@ -159,6 +173,8 @@ class Mixture(NamedTuple):
     def of(cls, block: Any) -> "Mixture":
         """Raises ValueError for experts that are not ours, or chosen in another way."""
         kind = like(block, MIXTURES)
+        if type(getattr(block, "fc1_latent_proj", nn.Identity())) is not nn.Identity:
+            raise ValueError("its experts see fewer numbers than its layers have")
         if kind is None or not isinstance(block.experts, NativeExperts):
             raise ValueError(f"its experts ({type(block).__name__}) are not known")
         names = APART_NORMS if kind == APART else ()

@@ -1,5 +1,7 @@
 """What a model does around its layers, where families' code is known (`known_code`)."""
 
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +11,7 @@ from nbgen.engine.known_code import like
 from nbgen.engine.llama_like import LIKE
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.per_layer_parts import PerLayerParts
+from nbgen.engine.scheduler import ScheduledSequence
 
 DECODERS = (
     *LIKE["decoder"],
@@ -41,7 +44,17 @@ DECODERS = (
     "nemotron.NemotronModel",
     "exaone4.Exaone4Model",
     "opt.OPTDecoder",
+    "gemma3n.Gemma3nTextModel",
     "gemma4.Gemma4TextModel",
+    "vaultgemma.VaultGemmaModel",
+    "hyperclovax.HyperCLOVAXModel",
+    "granite_swa.GraniteSWAModel",
+    "granitemoe_swa.GraniteMoeSWAModel",
+    "nemotron_h.NemotronHModel",
+    "falcon_h1.FalconH1Model",
+    "phimoe.PhimoeModel",
+    "hy_v3.HYV3Model",
+    "biogpt.BioGptModel",
     "cohere.CohereModel",
     "gptj.GPTJModel",
     "gpt_bigcode.GPTBigCodeModel",
@@ -62,11 +75,14 @@ DECODERS = (
 )
 #: Whose embeddings have the norm of what the layers make.
 NORMED = ("nanochat.NanoChatModel",)
+#: Whose embeddings are multiplied where they are looked up alone.
+IDS_ALONE = ("falcon_h1.FalconH1Model",)
 #: Whose positions have embeddings, and from the how manieth on.
 PLACES = {
     "gpt2.GPT2Model": ("wpe", 0),
     "gpt_bigcode.GPTBigCodeModel": ("wpe", 0),
     "opt.OPTDecoder": ("embed_positions", 2),
+    "biogpt.BioGptModel": ("embed_positions", 2),
 }
 #: What a model makes of its scores: nothing, it divides or multiplies them, or it bends them.
 PLAIN, DIVIDED, MULTIPLIED, BENT = range(4)
@@ -87,6 +103,8 @@ MODELS = {
     "qwen3_5_moe.Qwen3_5MoeForCausalLM": PLAIN,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
+    "gemma3n.Gemma3nForCausalLM": BENT,
+    "gemma3n.Gemma3nForConditionalGeneration": BENT,
     "gemma4.Gemma4ForCausalLM": BENT,
     "gemma4.Gemma4ForConditionalGeneration": BENT,
     "gpt2.GPT2LMHeadModel": PLAIN,
@@ -97,6 +115,14 @@ MODELS = {
     "nemotron.NemotronForCausalLM": PLAIN,
     "exaone4.Exaone4ForCausalLM": PLAIN,
     "opt.OPTForCausalLM": PLAIN,
+    "vaultgemma.VaultGemmaForCausalLM": BENT,
+    "hyperclovax.HyperCLOVAXForCausalLM": MULTIPLIED,
+    "granitemoe_swa.GraniteMoeSWAForCausalLM": DIVIDED,
+    "nemotron_h.NemotronHForCausalLM": PLAIN,
+    "falcon_h1.FalconH1ForCausalLM": MULTIPLIED,
+    "phimoe.PhimoeForCausalLM": PLAIN,
+    "hy_v3.HYV3ForCausalLM": PLAIN,
+    "biogpt.BioGptForCausalLM": PLAIN,
     "cohere.CohereForCausalLM": MULTIPLIED,
     "gptj.GPTJForCausalLM": PLAIN,
     "gpt_bigcode.GPTBigCodeForCausalLM": PLAIN,
@@ -107,14 +133,18 @@ MODELS = {
 }
 #: Around which tokens of media are embedded as padding.
 PADDED = ("gemma4.Gemma4TextModel",)
-NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
+NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "layer_norm")
 
 
 class MediaTokens(NamedTuple):
-    """The tokens `ids` that stand for media, and are embedded as `padding` where no medium stands in their place."""
+    """The tokens `ids` that stand for media, and are embedded as `padding` where no medium stands in their place.
+
+    Those from `apart` on are embedded by what embeds media (Gemma 3n).
+    """
 
     ids: torch.Tensor
     padding: int
+    apart: int
 
     @classmethod
     def of(cls, model: Any) -> "MediaTokens":
@@ -122,7 +152,14 @@ class MediaTokens(NamedTuple):
         kinds = ("image", "video", "audio") if like(model.get_decoder(), PADDED) else ()
         found = [getattr(model.config, f"{kind}_token_id", None) for kind in kinds]
         ids = torch.tensor([token for token in found if token is not None], dtype=torch.long, device=model.device)
-        return cls(ids, model.config.get_text_config().pad_token_id or 0)
+        apart = getattr(part(part(model, "model"), "embed_vision"), "vocab_offset", sys.maxsize)
+        return cls(ids, model.config.get_text_config().pad_token_id or 0, apart)
+
+    def embeds(self, items: Sequence[ScheduledSequence]) -> bool:
+        """Whether some of the tokens that are computed next are embedded apart."""
+        if self.apart == sys.maxsize:
+            return False
+        return any(token >= self.apart for item in items for token in _next(item))
 
     def padded(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens by whose embeddings these begin."""
@@ -159,10 +196,15 @@ class ModelParts(NamedTuple):
         scale, dtype = scale_of(embeddings, model.dtype), embeddings.weight.dtype
         if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
             raise ValueError("its embeddings are not known, or of another type than the layers")
-        if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
+        if len(embeddings.weight) < max(config.vocab_size, model.get_output_embeddings().out_features):
             raise ValueError("some ids have no embedding")
-        hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
-        divisor = config.logits_scaling if ends == DIVIDED else 1 / model.logit_scale if ends == MULTIPLIED else 1.0
+        hidden = getattr(decoder, "embedding_multiplier", 1.0)
+        if around in IDS_ALONE:
+            scale, hidden = scale * hidden, 1.0
+        divisor = config.logits_scaling if ends == DIVIDED else 1.0
+        if ends == MULTIPLIED:
+            factor = part(model, "logit_scale") or part(decoder, "lm_head_multiplier")
+            divisor = 1 / (factor or config.logits_scaling)
         cap = config.final_logit_softcapping if ends == BENT else None
         norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
         return cls(
@@ -176,6 +218,11 @@ class ModelParts(NamedTuple):
             per_layer,
             MediaTokens.of(model),
         )
+
+
+def _next(item: ScheduledSequence) -> list[int]:
+    sequence = item.sequence
+    return sequence.token_ids[sequence.num_computed : sequence.num_computed + item.num_tokens]
 
 
 def _places(decoder: Any, kind: str) -> torch.Tensor | None:

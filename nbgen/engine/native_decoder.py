@@ -16,20 +16,22 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from nbgen.engine import attention
+from nbgen.engine import attention, stream_parts
 from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.attention_plan import Plan
 from nbgen.engine.attention_window import Window
 from nbgen.engine.common_parts import part
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.layer_fields import DecoderLayerFields
 from nbgen.engine.layer_parts import LayerParts, products
 from nbgen.engine.lora import LoraLayers, concerns
 from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native import function
-from nbgen.engine.native_layers import DecoderLayerFields, NativeLayers, linear_fields
+from nbgen.engine.native_layers import NativeLayers, linear_fields
 from nbgen.engine.native_linear import LinearFields, NativeProduct
 from nbgen.engine.native_states import NativeStates, sequences_of
 from nbgen.engine.native_step import (
+    AlternatingFields,
     NormFields,
     OuterLayers,
     PerLayerFields,
@@ -61,15 +63,19 @@ class NativeDecoder(nn.Module):
         if run is None or not found:
             raise ValueError("no layers of our own for this model")
         parts = [LayerParts.of(layer) for layer in found]
-        self.rotary = RotaryTable(_rotary(self._decoder), model.dtype, _stretch(parts))
+        self.rotary = RotaryTable(_rotary(self._decoder, parts), model.dtype, _stretch(parts))
         self._run, self._dtype, self._lora = run, model.dtype, lora
         gives = getattr(self._decoder, "hidden_size_per_layer_input", 0)  # layers inputs of their own
+        begins, ends = stream_parts.around(self._decoder)
+        if not all(isinstance(product.linear, NativeProduct) for product in (*begins, *ends)):
+            raise ValueError("what its streams of states begin as, or end as, is not ours")
         #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
         self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns and not gives
+        self.stands_in &= not hasattr(self._decoder, "rotary_embs")  # of which some layers have none
         #: Whether media only come in before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
-        self._layers = NativeLayers(parts, self.rotary, kinds, model.dtype)
+        self._layers = NativeLayers(parts, self.rotary, kinds, model.dtype, 1 + len(begins) if begins else 0)
         self.states = None if pool is None else NativeStates(self._layers, pool, model.dtype)
         if pool is None and any(self._layers.recurrences):
             raise ValueError("there is no room for the states of its layers")
@@ -170,6 +176,8 @@ class NativeDecoder(nn.Module):
             fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
         norm, embedded, per_layer = NormFields.of(parts.norm), NormFields.of(parts.embedded), self._per_layer(parts)
         ending.norm, fields.embedded = ctypes.addressof(norm), ctypes.addressof(embedded)
+        if (alternating := self._alternating()) is not None:
+            fields.alternating = ending.alternating = ctypes.addressof(alternating)
         if per_layer is not None:
             fields.per_layer = ending.per_layer = ctypes.addressof(per_layer)
         few = last is not None or (wanted is None and not step.prefills)
@@ -179,7 +187,7 @@ class NativeDecoder(nn.Module):
         hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        kept = (room, ending, norm, embedded, per_layer, index, last, outer, table)
+        kept = (room, ending, norm, embedded, per_layer, alternating, index, last, outer, table)
         return PreparedStep(step, fields, hidden, states, made, chosen, sequences, kept)
 
     def walk(self, prepared: PreparedStep) -> None:
@@ -191,6 +199,12 @@ class NativeDecoder(nn.Module):
             return None
         made = linear_fields(projection(self._decoder), [])  # all of its rows: nothing is cut for it
         return PerLayerFields.of(parts.per_layer, made, self._dtype)
+
+    def _alternating(self) -> AlternatingFields | None:
+        begins, ends = (
+            [linear_fields(each, []) for each in products] for products in stream_parts.around(self._decoder)
+        )
+        return AlternatingFields.of(begins, ends) if begins else None
 
     def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
         rows = len(step.slots)
@@ -265,7 +279,8 @@ class NativeDecoder(nn.Module):
 
 def _brings(layer: LayerParts) -> bool:
     """Whether a layer writes keys, or states."""
-    return layer.attention is None or layer.attention.joined > 0 or "key" in layer.products
+    joined = layer.attention is not None and layer.attention.joined > 0
+    return layer.recurrence is not None or joined or "key" in layer.products
 
 
 def _stretch(layers: list[LayerParts]) -> Stretch | None:
@@ -276,8 +291,11 @@ def _stretch(layers: list[LayerParts]) -> Stretch | None:
     return next(iter(found), None)
 
 
-def _rotary(decoder: Any) -> nn.Module | None:
-    """Its module that turns heads, None where it has said that it has none."""
-    if hasattr(decoder, "pos_emb") or part(decoder, "wpe", "embed_positions") is not None:
-        return getattr(decoder, "pos_emb", None)
-    return decoder.rotary_emb
+def _rotary(decoder: Any, layers: list[LayerParts]) -> nn.Module | None:
+    """Its module that turns heads, None where it turns none. Raises ValueError where there are several."""
+    if not any(layer.attention and layer.attention.turns for layer in layers):
+        return None
+    found: Any = getattr(decoder, "rotary_embs", [part(decoder, "pos_emb", "rotary_emb")])
+    if len(found) > 1:
+        raise ValueError("its layers have several modules that turn heads")
+    return next(iter(found))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nbgen.engine import memory
 from nbgen.engine.expert_routes import RouteRoom, laid_out
 from nbgen.engine.linear import Swap, swap
 from nbgen.engine.native import function
@@ -33,7 +34,7 @@ class ExpertsFields(ctypes.Structure):
 
 
 class NativeExperts(nn.Module):
-    """What stands where a family's experts stood: each a product for gate, up and down."""
+    """What stands where a family's experts stood: each a product for gate, up and down, or for gate and down."""
 
     def __init__(self, experts: list[list[NativeProduct]], activation: int, dtype: torch.dtype) -> None:
         """`dtype` is that of rows; `activation` which of `gates` it is."""
@@ -45,7 +46,8 @@ class NativeExperts(nn.Module):
         self.within, self.width = experts[0][0].out_features, experts[0][0].in_features
         table = LinearFields * len(experts)
         self._linears = [table(*(product.fields() for product in each)) for each in zip(*experts, strict=True)]
-        self.fields = ExpertsFields(*map(ctypes.addressof, self._linears), self.num_experts, activation)
+        gates, *ups, downs = map(ctypes.addressof, self._linears)
+        self.fields = ExpertsFields(gates, ups[0] if ups else None, downs, self.num_experts, activation)
 
     @property
     def products(self) -> Iterator[NativeProduct]:
@@ -79,8 +81,23 @@ class NativeExperts(nn.Module):
 
 
 def replace(model: nn.Module) -> list[Swap]:
-    """Replace the model's experts whose weights can be read as they are."""
-    return swap(model, lambda module: of(module) if known(module) and _is_here(module) else None)
+    """Replace the model's experts whose weights can be read as they are.
+
+    Those that lie otherwise are copied in place of their file's pages, where there is memory for all of them.
+    """
+    others = [module for module in model.modules() if known(module) and not _is_here(module)]
+    weights = [weight for module in others for weight in stored(module)]
+    free, _ = memory.device_memory(torch.device("cpu"))
+    copied = others if sum(each.nbytes for each in weights) < free and memory.are_mapped(*weights) else []
+
+    def ours(module: nn.Module) -> nn.Module | None:
+        if module not in copied:
+            return of(module) if known(module) and _is_here(module) else None
+        made = of(module)
+        memory.drop_pages(*stored(module))
+        return made
+
+    return swap(model, ours)
 
 
 def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:
@@ -109,18 +126,25 @@ def known(module: nn.Module, *, in_float32: bool = False) -> bool:
     return all(map(suits, shapes))
 
 
+def names(module: Any) -> tuple[str, str]:
+    """What the weights of a family's experts are called."""
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
 def stored(module: Any) -> list[torch.Tensor]:
     """The weights of a family's experts, `[experts, …]` each."""
-    return [module.gate_up_proj.detach(), module.down_proj.detach()]
+    return [getattr(module, name).detach() for name in names(module)]
 
 
 def _activation(module: Any) -> int | None:
     """Which gate a family's experts have, if they are experts, and do nothing else than ours."""
-    told = getattr(module, "has_gate", False) and not getattr(module, "has_post_expert_norm", False)
-    if not told or not isinstance(getattr(module, "gate_up_proj", None), nn.Parameter):
+    told = hasattr(module, "has_gate") and not getattr(module, "has_post_expert_norm", False)
+    if not told or not isinstance(getattr(module, names(module)[0], None), nn.Parameter):
         return None
-    made = module._apply_gate(_joined(module, *TRIED)[None])[0]
-    return next((number for number, gate in enumerate(GATES) if torch.allclose(made, gate(*TRIED), 1e-5, 1e-5)), None)
+    gates, ups = TRIED if module.has_gate else (TRIED[0], torch.ones_like(TRIED[0]))
+    made = module._apply_gate(_joined(module, gates, ups)[None])[0] if module.has_gate else module.act_fn(gates)
+    found = (number for number, gate in enumerate(GATES) if torch.allclose(made, gate(gates, ups), 1e-5, 1e-5))
+    return next(found, None)
 
 
 def _joined(module: Any, gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor:
@@ -139,10 +163,11 @@ def _is_here(module: Any) -> bool:
 
 
 def _weights(module: Any, index: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-    """Weight `[out, in]` and bias of one expert's gate, up and down."""
+    """Weight `[out, in]` and bias of one expert's gate, up and down, or of gate and down."""
     both, down = (weight[index].T if module.is_transposed else weight[index] for weight in stored(module))
-    bias = module.gate_up_proj_bias[index] if module.has_bias else None
-    for part in (slice(None, len(both) // 2), slice(len(both) // 2, None)) if module.is_concatenated else (EVEN, ODD):
+    bias = getattr(module, f"{names(module)[0]}_bias")[index] if module.has_bias else None
+    halves = (slice(None, len(both) // 2), slice(len(both) // 2, None)) if module.is_concatenated else (EVEN, ODD)
+    for part in halves if module.has_gate else (slice(None),):
         yield both[part].contiguous(), None if bias is None else bias[part].contiguous()
     yield down.contiguous(), module.down_proj_bias[index] if module.has_bias else None
 

@@ -18,7 +18,9 @@ SCALED = [
     "gemma.GemmaTextScaledWordEmbedding",
     "gemma2.Gemma2TextScaledWordEmbedding",
     "gemma3.Gemma3TextScaledWordEmbedding",
+    "gemma3n.Gemma3nTextScaledWordEmbedding",
     "gemma4.Gemma4TextScaledWordEmbedding",
+    "biogpt.BioGptScaledWordEmbedding",
 ]
 
 
@@ -62,7 +64,10 @@ def scale_of(embedding: Any, dtype: torch.dtype) -> float | None:
     """By what it multiplies what it gives as `dtype` (Gemma's do); None where it does more than that."""
     if type(embedding) in (nn.Embedding, HalfEmbedding):
         return float(getattr(embedding, "scale", 1.0))
-    return float(embedding.embed_scale.to(dtype)) if like(embedding, SCALED) else None
+    if not like(embedding, SCALED):
+        return None
+    scale = embedding.embed_scale
+    return float(scale.to(dtype) if isinstance(scale, torch.Tensor) else scale)
 
 
 def as_float32(weight: torch.Tensor) -> torch.Tensor:

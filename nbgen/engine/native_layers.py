@@ -6,7 +6,6 @@ Knows neither steps nor caches.
 import ctypes
 from collections import Counter
 from collections.abc import Iterable
-from ctypes import c_float, c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -16,22 +15,24 @@ from nbgen.engine.attention_native import LayerFields
 from nbgen.engine.attention_parts import LATENT, SAME_HALVES, AttentionParts
 from nbgen.engine.common_parts import Product
 from nbgen.engine.expert_routes import OWN
+from nbgen.engine.layer_fields import (
+    NORMS,
+    REMEMBERING,
+    CountedFields,
+    DecoderLayerFields,
+    MixingFields,
+    RecurrenceFields,
+    SparseFeedFields,
+    place,
+)
 from nbgen.engine.layer_parts import BESIDE, GIVEN, ROUTER, LayerParts
 from nbgen.engine.lora import LoraLinear
-from nbgen.engine.mixture_parts import Mixture, RouterParts
-from nbgen.engine.native_experts import ExpertsFields
-from nbgen.engine.native_linear import ALL, OUTPUTS, LinearFields, NativeProduct
+from nbgen.engine.native_half_linear import NativeHalfLinear
+from nbgen.engine.native_linear import ALL, OUTPUTS, LinearFields, NativeLinear, NativeProduct
 from nbgen.engine.native_step import MADE, NormFields
-from nbgen.engine.recurrent_parts import RecurrentParts
 from nbgen.engine.rotary_table import RotaryTable
+from nbgen.engine.stream_parts import FEW, MIXING
 
-NORMS = (
-    *("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm", "value_norm", "given_norm"),
-    *("compressed_norm", "narrow_norm"),
-)
-#: Of a layer, and of what a recurrent one has in place of attention.
-LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE, *GIVEN, *LATENT)
-REMEMBERING = ("mixed", "opening", "steps", "shares")
 #: Where a step has room for what these products make.
 ROOMS = {
     "key": "new_keys",
@@ -43,99 +44,14 @@ ROOMS = {
     "opening": "queries",
     "steps": "ups",
     "shares": "new_values",
+    "result": "gates",
     LATENT[0]: "ups",
     LATENT[1]: "gates",
     GIVEN[0]: "gates",
     GIVEN[1]: "projected",
+    "left": "ups",
+    "right": "gates",
 }
-
-
-class RouterFields(ctypes.Structure):
-    """`Router` of the C++."""
-
-    _fields_ = [
-        ("scores", LinearFields),
-        *((name, c_void_p) for name in ("exact", "favour", "counts")),
-        *((name, c_int64) for name in ("each", "groups", "open", "rounds", "counting")),
-        *((name, c_float) for name in ("least", "factor", "scale")),
-        ("norm", NormFields),
-    ]
-
-    @classmethod
-    def of(cls, router: RouterParts, dtype: torch.dtype) -> "RouterFields":
-        """Where its weight lies, of rows of that type."""
-        fields = cls(each=router.each, rounds=router.kind.rounds, counting=router.kind.counting)
-        if router.weight is not None:
-            experts, inputs = router.weight.shape
-            if router.weight.dtype == dtype:
-                fields.scores = LinearFields.of_table(router.weight, dtype)
-            else:
-                fields.scores, fields.exact = LinearFields(inputs=inputs, outputs=experts), _place(router.weight)
-        fields.scores.bias = _place(router.bias)
-        fields.favour, fields.counts = _place(router.favour), _place(router.counts)
-        fields.open, fields.groups = router.groups
-        fields.least, fields.factor, fields.scale = router.kind.least, router.factor, router.scale
-        fields.norm = NormFields.of(router.norm)
-        return fields
-
-
-class SparseFeedFields(ctypes.Structure):
-    """`SparseFeed` of the C++."""
-
-    _fields_ = [
-        *(("router", RouterFields), ("experts", ExpertsFields)),
-        *((name, NormFields) for name in ("input_norm", "mixed_norm", "beside_norm")),
-    ]
-
-    @classmethod
-    def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
-        """Where its experts lie, and what chooses them."""
-        router = RouterFields.of(mixture.router, dtype)
-        return cls(router, mixture.experts.fields, *map(NormFields.of, mixture.norms))
-
-
-class RecurrenceFields(ctypes.Structure):
-    """`Recurrence` of the C++."""
-
-    _fields_ = [
-        *((name, LinearFields) for name in REMEMBERING),
-        *((name, c_int64) for name in ("rule", "taps", "channels")),
-        *((name, c_int64) for name in ("heads", "groups", "rows", "size", "normed", "opens_first", "joined")),
-        *((name, c_void_p) for name in ("kernel", "bias", "rates", "direct", "step_bias")),
-        ("norm", NormFields),
-        *((name, c_void_p) for name in ("past", "states", "held", "held_steps", "held_shares")),
-    ]
-
-    @classmethod
-    def of(cls, parts: RecurrentParts) -> "RecurrenceFields":
-        """All but its products and states."""
-        taps, channels = parts.kernel.shape
-        fields = cls(rule=parts.rule, taps=taps, channels=channels, kernel=parts.kernel.data_ptr())
-        fields.bias, fields.joined = _place(parts.bias), parts.joined
-        if (own := parts.own) is not None:
-            fields.heads, fields.groups, fields.rows, fields.size = own[:4]
-            fields.rates, fields.step_bias, fields.direct = map(_place, (own.rates, own.step_bias, own.direct))
-            fields.norm, fields.normed, fields.opens_first = NormFields.of(own.norm), own.normed, own.opens_first
-        return fields
-
-
-class DecoderLayerFields(ctypes.Structure):
-    """`DecoderLayer` of the C++."""
-
-    _fields_ = [
-        *((name, NormFields) for name in NORMS),
-        *((name, LinearFields) for name in LINEARS),
-        ("attention", LayerFields),
-        *((name, c_void_p) for name in ("keys", "values", "batch")),
-        ("activation", c_int64),
-        ("xielu", c_float * 4),
-        *((name, c_int64) for name in ("all_heads", "each_head")),
-        *((name, c_int64) for name in ("turned_first", "still", "turned", "turn", "rounds", "turns")),
-        *((name, c_int64) for name in ("opened", "joined", "values_first", "stretch", "beside_attention")),
-        *((name, c_void_p) for name in ("recurrence", "sparse")),
-        ("first_given", c_int64),
-        *((name, c_float) for name in ("leaves", "clip")),
-    ]
 
 
 class NativeLayers:
@@ -144,10 +60,12 @@ class NativeLayers:
     Raises ValueError for layers whose products are not ours, or that differ in what a step has one of.
     """
 
-    def __init__(self, layers: list[LayerParts], rotary: RotaryTable, kinds: list[str], dtype: torch.dtype) -> None:
-        """`kinds` are the layers', of those for which `rotary` differs."""
+    def __init__(
+        self, layers: list[LayerParts], rotary: RotaryTable, kinds: list[str], dtype: torch.dtype, streams: int
+    ) -> None:
+        """`kinds` are the layers', of those for which `rotary` differs. A row has so many `streams`, or none."""
         _check_products(layers, dtype)
-        self.parts = layers
+        self.parts, self._streams = layers, streams
         self.experts, self.residual = _experts(layers), _residual(layers)
         self._rotary, self._kinds, self._dtype = rotary, kinds, dtype
         #: What the layers point to of adapters.
@@ -155,6 +73,7 @@ class NativeLayers:
         self.fields = (DecoderLayerFields * len(layers))()
         self.recurrences: list[RecurrenceFields | None] = []
         self._sparse: list[SparseFeedFields | None] = []
+        self._mixing: list[MixingFields | None] = []
         #: Numbers of a token's own inputs of layers.
         self._given = 0
         for layer, fields in zip(layers, self.fields, strict=True):
@@ -168,6 +87,7 @@ class NativeLayers:
         for layer in self.parts:
             most |= Counter(_sizes(layer))
         most["given"] = self._given
+        most["streams"] = self._streams * most["normed"]
         return {name: most[name] for name in (*MADE, *OWN)}
 
     @property
@@ -179,20 +99,24 @@ class NativeLayers:
     def adapt(self, products: Iterable[dict[str, Product]]) -> None:
         """Point to each layer's products, with what adapters add to them now."""
         self._adapted = []
-        for fields, recurrence, sparse, of in zip(self.fields, self.recurrences, self._sparse, products, strict=True):
+        rows = zip(self.fields, self.recurrences, self._sparse, self._mixing, products, strict=True)
+        for fields, recurrence, sparse, mixing, of in rows:
             for name, product in of.items():
                 made = linear_fields(product, self._adapted)
                 if name == ROUTER and sparse:
                     sparse.router.scores = made
+                elif name in MIXING:
+                    setattr(mixing, name, made)
                 else:
-                    setattr(recurrence if name in REMEMBERING else fields, name, made)
+                    counted = CountedFields.of(made, product.counts)
+                    setattr(recurrence if name in REMEMBERING else fields, name, counted)
 
     def _fill(self, layer: LayerParts, fields: DecoderLayerFields) -> None:
         """All of a layer but its products, and where its cache and states are."""
         recurrence = None
         if layer.attention:
             self._fill_attention(layer, layer.attention, fields)
-        elif layer.recurrence:
+        if layer.recurrence:
             recurrence = RecurrenceFields.of(layer.recurrence)
             fields.recurrence = ctypes.addressof(recurrence)
         self.recurrences.append(recurrence)
@@ -204,6 +128,8 @@ class NativeLayers:
         self._given += layer.products[GIVEN[0]].outputs if layer.given else 0
         self._sparse.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype) if layer.mixture else None)
         fields.sparse = ctypes.addressof(sparse) if sparse else None
+        self._mixing.append(mixing := MixingFields.of(layer.mixing) if layer.mixing else None)
+        fields.mixing, fields.sparsity = ctypes.addressof(mixing) if mixing else None, layer.sparsity
 
     def _fill_attention(self, layer: LayerParts, attention: AttentionParts, fields: DecoderLayerFields) -> None:
         kinds = self._rotary.kinds
@@ -220,21 +146,25 @@ class NativeLayers:
             fields.still = latent.still
             fields.compressed_norm, fields.narrow_norm = NormFields.of(latent.norm), NormFields.of(latent.narrow_norm)
         fields.attention = _shape(layer.products, attention)
-        fields.attention.sinks = _place(attention.sinks)
-
-
-def _place(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+        fields.attention.sinks = place(attention.sinks)
 
 
 def _check_products(layers: list[LayerParts], dtype: torch.dtype) -> None:
-    """Raises ValueError for those that are not ours; one of a single output has its weight as it is."""
-    single = [layer.products[BESIDE].linear for layer in layers if BESIDE in layer.products]
-    if any(type(each) is not nn.Linear or each.bias is not None or each.weight.dtype != dtype for each in single):
-        raise ValueError("what its shared experts count is not known")
-    every = [product for layer in layers for name, product in layer.products.items() if name != BESIDE]
+    """Raises ValueError for those that are not ours; those of few numbers have their weights as they are."""
+    named = [each for layer in layers for each in layer.products.items()]
+    few = [product.linear for name, product in named if name in (BESIDE, *FEW)]
+    if not all(_is_whole(each, dtype) for each in few):
+        raise ValueError("what its shared experts count, or streams of its states, is not known")
+    every = [product for name, product in named if name not in (BESIDE, *FEW)]
     if not all(isinstance(each.linear, NativeProduct) and each.outputs % OUTPUTS == 0 for each in every):
         raise ValueError("its linear layers are not ours")
+
+
+def _is_whole(linear: Any, dtype: torch.dtype) -> bool:
+    """Whether its weight has the numbers of its file."""
+    if type(linear) is nn.Linear:
+        return linear.bias is None and linear.weight.dtype == dtype
+    return type(linear) in (NativeLinear, NativeHalfLinear) and linear.bias is None
 
 
 def _residual(layers: list[LayerParts]) -> float:
@@ -262,7 +192,9 @@ def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFiel
 
 def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
     """Where its weight and adapters' matrices lie. Those that are cut for it go to those that are `kept`."""
-    linear, rows = product
+    linear, rows, counts = product
+    if counts is not None:
+        kept.append(counts)
     adapted = linear.matrices if isinstance(linear, LoraLinear) else None
     base: Any = linear.base if isinstance(linear, LoraLinear) else linear
     if adapted and rows is not ALL:
@@ -271,29 +203,38 @@ def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
     if isinstance(base, NativeProduct):
         return base.fields(rows, adapted)
     fields = LinearFields.of_table(base.weight, base.weight.dtype)
-    fields.down, fields.up = map(_place, adapted or (None, None))
+    fields.down, fields.up = map(place, adapted or (None, None))
     return fields
 
 
+def _width(layer: LayerParts) -> int:
+    if layer.mixture:
+        return layer.mixture.experts.width
+    return layer.products["output" if "output" in layer.products else "down"].outputs
+
+
 def _sizes(layer: LayerParts) -> dict[str, int]:
-    products, output = layer.products, layer.products["output"]
+    products, width = layer.products, _width(layer)
+    output = products.get("output")
+    made = output.linear.in_features if output else 0
     apart = layer.attention is not None and not (layer.attention.opened or layer.attention.joined)
-    sizes = {"normed": output.outputs, "attended": output.linear.in_features}
-    most = Counter(sizes)
+    most = Counter(normed=width, projected=width, attended=made)
     for name, product in products.items():
         if name in ROOMS:
             most |= Counter({ROOMS[name]: product.outputs})
+    if layer.recurrence and "result" in products:
+        most |= Counter(attended=products["result"].linear.in_features)
     if layer.recurrence and layer.recurrence.joined and (own := layer.recurrence.own):
-        channels, opening = layer.recurrence.kernel.shape[1], output.linear.in_features
+        channels = layer.recurrence.kernel.shape[1]
         most |= Counter(attended=products["mixed"].outputs, projected=products["steps"].outputs)
-        most |= Counter(gates=channels, queries=opening, ups=own.heads, new_values=own.heads)
+        most |= Counter(gates=channels, queries=made, ups=own.heads, new_values=own.heads)
     if layer.attention:
         most |= Counter({"queries" if apart else "gates": products["query"].outputs})
-        most |= Counter(queries=output.linear.in_features)
+        most |= Counter(queries=made)
         if layer.attention.latent:
             most |= Counter(new_values=products["key"].linear.in_features)
     if layer.mixture:
         experts, router, _ = layer.mixture
         most |= Counter(experts.sizes(router.each)) | Counter(routing=experts.num_experts)
-        most |= Counter(attended=output.outputs)
+        most |= Counter(attended=width)
     return dict(most)

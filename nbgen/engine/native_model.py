@@ -47,11 +47,12 @@ class NativeModel:
 
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step is of rows alone, and its attention and cache are what the layers read."""
-        return is_text_only(items) and self._layers.suits(step)
+        return is_text_only(items) and not self._parts.media.embeds(items) and self._layers.suits(step)
 
     def computes(self, cache: KVCache, items: Sequence[ScheduledSequence]) -> bool:
         """The same of a step that is not made yet, over a cache."""
-        return is_text_only(items) and self._layers.suits_over(self._attention, cache)
+        suits = is_text_only(items) and not self._parts.media.embeds(items)
+        return suits and self._layers.suits_over(self._attention, cache)
 
     def selects(self, _: Sequence[ScheduledSequence]) -> bool:
         """It makes no others' scores."""
@@ -78,7 +79,7 @@ class NativeModel:
 
     def decode(self, rows: Sequence[DecodeRow], newest: SampledTokens | None = None) -> Decoded | None:
         """Of the next tokens, without adapters; None where a step has to be prepared anew each time."""
-        if newest is not None:
+        if newest is not None or any(row.token >= self._parts.media.apart for row in rows):
             return None
         if self._first is not rows[0].block_table:
             self._first = rows[0].block_table
@@ -108,7 +109,7 @@ class NativeModel:
             self._parts.media.ids
         ):  # of states that begin; of tokens to replace
             return None
-        if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
+        if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._head, NativeProduct):
             return None
         step = step_of(rows, self._cache, self._attention)
         if not self._layers.suits(step):
@@ -119,4 +120,9 @@ class NativeModel:
 
     def _outer(self, ids: torch.Tensor, wanted: list[int] | None) -> OuterLayers:
         table, parts = self._decoder.get_input_embeddings().weight, self._parts
-        return OuterLayers(ids, table, parts.embedding * parts.hidden, parts, self._model.lm_head, wanted)
+        return OuterLayers(ids, table, parts.embedding * parts.hidden, parts, self._head, wanted)
+
+    @property
+    def _head(self) -> Any:
+        """What makes scores now: adapters may stand around it."""
+        return self._model.get_output_embeddings()

@@ -22,7 +22,10 @@ from nbgen.engine.rotary_table import Rotary
 from nbgen.engine.state_fields import SequenceFields
 
 #: What a step makes meanwhile, in the order of the C++.
-MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing", "given")
+MADE = (
+    *("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing", "given"),
+    "streams",
+)
 
 
 class NormFields(ctypes.Structure):
@@ -67,6 +70,20 @@ class PerLayerFields(ctypes.Structure):
         return cls(table, projection, NormFields.of(parts.norm), parts.width, *scales)
 
 
+class AlternatingFields(ctypes.Structure):
+    """`Alternating` of the C++."""
+
+    _fields_ = [("count", c_int64), ("width", c_int64), ("begins", c_void_p), ("ends", c_void_p)]
+
+    @classmethod
+    def of(cls, begins: list[LinearFields], ends: list[LinearFields]) -> "AlternatingFields":
+        """Where tables of what each stream but the first begins as, and ends as, lie; they belong to what is made."""
+        tables = [(LinearFields * len(linears))(*linears) for linears in (begins, ends)]
+        made = cls(1 + len(begins), begins[0].inputs, *map(ctypes.addressof, tables))
+        made.tables = tables
+        return made
+
+
 class StepFields(ctypes.Structure):
     """`Step` of the C++."""
 
@@ -76,7 +93,7 @@ class StepFields(ctypes.Structure):
         ("count", c_int64),
         *((name, c_void_p) for name in (*MADE, "scratch")),
         ("routes", c_void_p),
-        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings", "places", "per_layer")),
+        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings", "places", "per_layer", "alternating")),
         *((name, c_void_p) for name in ("embedded", "norm", "head", "rounded_scores", "scores")),
         ("scales", Scales),
     ]

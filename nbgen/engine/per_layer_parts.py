@@ -1,4 +1,4 @@
-"""What every layer is given of a token besides the states of the one before: per-layer inputs (Gemma 4).
+"""What every layer is given of a token besides the states of the one before: per-layer inputs (Gemma 3n and 4).
 
 They are made of the token's own embedding for each layer, and of a projection of the one that all layers begin with.
 Knows nothing of what the layers make of them.
@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine.common_parts import NormParts, Product
+from nbgen.engine.common_parts import NormParts, Product, part
+from nbgen.engine.known_code import like
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.native_linear import ALL
+
+#: Whose ids beyond those that have an embedding for its layers have that of the first.
+FIRST_BEYOND = ("gemma3n.Gemma3nTextModel",)
 
 
 class PerLayerParts(NamedTuple):
@@ -35,10 +39,11 @@ class PerLayerParts(NamedTuple):
         scale = scale_of(table, decoder.dtype)
         if norm is None or scale is None or (table.weight.dtype != decoder.dtype and type(table) is not HalfEmbedding):
             raise ValueError("the embeddings of its layers are not known, or of another type than these")
-        if len(table.weight) < decoder.config.vocab_size:
+        if len(table.weight) < decoder.config.vocab_size and not like(decoder, FIRST_BEYOND):
             raise ValueError("some ids have no embedding for its layers")
-        scales = scale, decoder.per_layer_model_projection_scale, decoder.per_layer_input_scale
-        return cls(table.weight, *scales, norm, width)
+        projected = part(decoder, "per_layer_model_projection_scale", "per_layer_projection_scale")
+        both = decoder.per_layer_input_scale
+        return cls(table.weight, scale, float(projected), float(both), norm, width)
 
 
 def projection(decoder: Any) -> Product:

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_experts, native_linear, shared_linear
 from nbgen.engine.checkpoint import Report
-from nbgen.engine.linear import IDS, is_plain, run, shown_weights
+from nbgen.engine.linear import FEW, IDS, is_plain, run, shown_weights
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
@@ -95,9 +95,9 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
 
 
 def suits(module: nn.Module) -> TypeGuard[Linear]:
-    """A subclass does something of its own, and a single output, such as opens a feed-forward, has little to save."""
+    """A subclass does something of its own, and a few outputs or inputs have little to save."""
     weight = _stored(module) if type(module) in (nn.Linear, Conv1D, NativeHalfLinear) else None
-    return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point and 1 not in weight.shape
+    return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point and min(weight.shape, default=0) >= FEW
 
 
 def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:

@@ -3,11 +3,13 @@
 A convolution over a few tokens, and a rule by which states remember what comes of it, or none.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from nbgen.engine.common_parts import NormParts, Product, cut
+from nbgen.engine.common_parts import NormParts, Product, cut, part
 from nbgen.engine.known_code import like
 from nbgen.engine.native_linear import ALL
 from nbgen.engine.state_fields import LANES
@@ -20,6 +22,8 @@ RULES = {
     "bamba.BambaMixer": STATE_SPACE,
     "lfm2.Lfm2ShortConv": CONVOLUTION_ALONE,
     "qwen3_next.Qwen3NextGatedDeltaNet": DELTA_RULE,
+    "nemotron_h.NemotronHMamba2Mixer": STATE_SPACE,
+    "falcon_h1.FalconH1Mixer": STATE_SPACE,
 }
 #: Whose queries, keys, values and what opens these are made group by group, and so are shares and steps.
 JOINED = ("qwen3_next.Qwen3NextGatedDeltaNet",)
@@ -28,6 +32,7 @@ NORMS = {
     "qwen3_5.Qwen3_5RMSNormGated": False,
     "granitemoehybrid.GraniteMoeHybridRMSNormGated": True,
     "bamba.BambaRMSNormGated": True,
+    "nemotron_h.NemotronHRMSNormGated": True,
     "qwen3_next.Qwen3NextRMSNormGated": False,
 }
 #: Tokens that a convolution sees at most.
@@ -39,7 +44,8 @@ UNLIMITED = (0.0, float("inf"))
 class RuleParts(NamedTuple):
     """`heads` of `rows` numbers each, and `groups` of heads that share `size` numbers.
 
-    A head fades at its rate of `rates`, by steps with a bias of `step_bias`, and may go `direct` besides. What is made
+    A head fades at its rate of `rates`, by steps with a bias of `step_bias` and within `limits`, and may go `direct`
+    besides. What is made
     goes through a `norm` of every `normed` numbers, and is opened before that or after it.
     """
 
@@ -49,8 +55,9 @@ class RuleParts(NamedTuple):
     size: int
     rates: torch.Tensor
     step_bias: torch.Tensor
+    limits: tuple[float, float]
     direct: torch.Tensor | None
-    norm: NormParts
+    norm: NormParts | None
     normed: int
     opens_first: bool
 
@@ -64,14 +71,15 @@ class RuleParts(NamedTuple):
         else:
             sizes = mixer.num_heads, mixer.n_groups, mixer.head_dim, mixer.ssm_state_size
             direct, lanes = mixer.D.detach().float().contiguous(), mixer.ssm_state_size
-            normed = getattr(norm, "group_size", len(norm.weight))  # which older versions norm as one
-        kind = like(norm, NORMS)
-        if kind is None or lanes % LANES or sizes[0] % sizes[1] or mixer.dt_bias.dtype != norm.weight.dtype:
+            normed = getattr(norm, "group_size", mixer.intermediate_size)  # which older versions norm as one
+        kind, is_none = like(norm, NORMS), type(norm) is nn.Identity
+        suits = lanes % LANES == 0 and sizes[0] % sizes[1] == 0 and mixer.dt_bias.dtype == mixer.conv1d.weight.dtype
+        if not suits or (kind is None and not is_none):
             raise ValueError(f"the states of its layers ({type(mixer).__name__}) are of another kind")
-        if tuple(getattr(mixer, "time_step_limit", UNLIMITED)) != UNLIMITED:
-            raise ValueError("its steps have limits")
-        made = NormParts(norm.weight, norm.variance_epsilon, 0.0, True)
-        return cls(*sizes, rates.contiguous(), mixer.dt_bias.detach(), direct, made, normed, NORMS[kind])
+        least, most = getattr(mixer, "time_step_limit", None) or UNLIMITED
+        made = None if is_none else NormParts(norm.weight, norm.variance_epsilon, 0.0, True)
+        steps = mixer.dt_bias.detach(), (least, most)
+        return cls(*sizes, rates.contiguous(), *steps, direct, made, normed, kind is not None and NORMS[kind])
 
 
 class RecurrentParts(NamedTuple):
@@ -127,7 +135,17 @@ def products(mixer: Any) -> dict[str, Product]:
         made = {of: Product(mixer.get_submodule(f"in_proj_{name}"), ALL) for of, name in names.items()}
     elif hasattr(mixer, "conv1d"):
         parts = cut(mixer.in_proj, mixer.intermediate_size, mixer.conv_dim)
-        made = dict(zip(("opening", "mixed", "steps"), parts, strict=True))
+        made = dict(zip(("opening", "mixed", "steps"), map(_counted(mixer), parts), strict=True))
     else:
         made = {"mixed": Product(mixer.in_proj, ALL)}
     return {**made, "output": output}
+
+
+def _counted(mixer: Any) -> Callable[[Product], Product]:
+    """Where each output counts as much as its own number, and all as an input counts (Falcon-H1)."""
+    if (counts := part(mixer, "mup_vector")) is None:
+        return lambda product: product
+    if mixer.in_proj.bias is not None and mixer.ssm_in_multiplier != 1.0:
+        raise ValueError("what its recurrent layers add counts less than their inputs")
+    every = counts.detach().float().flatten() * mixer.ssm_in_multiplier
+    return lambda product: product._replace(counts=every[product.rows].contiguous())

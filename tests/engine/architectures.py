@@ -24,6 +24,8 @@ MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 32}
 ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+SCALED = {"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logits_scaling": 0.25}
+SWA = {**SCALED, "layer_rope_theta": [100.0, 0]}
 GEMMA = {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
 GEMMA_SHARED = {
     "head_dim": 16,
@@ -112,11 +114,17 @@ FAMILIES: dict[str, Family] = {
     "gptj": Family("A", {**GPT, "rotary_dim": 8, "n_positions": 512}, tier_since="5.24"),
     "gpt_oss": Family("A", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None}),
     "granite": Family("A", {}),
+    "granite_swa": Family("A", {**MIXED, **SWA}, since="5.24"),
     "granitemoe": Family("A", {"num_local_experts": 4}),
+    "granitemoe_swa": Family(
+        "A", {**MIXED, **SWA, "num_local_experts": 4, "shared_intermediate_size": 32}, since="5.24"
+    ),
     "granitemoeshared": Family("A", {"num_local_experts": 4, "shared_intermediate_size": 32}),
     "helium": Family("A", {"head_dim": 16}),
     "hunyuan_v1_dense": Family("A", {"head_dim": 16}),
     "hunyuan_v1_moe": Family("A", {"head_dim": 16, "num_experts": 4, "moe_topk": 2}),
+    "hy_v3": Family("A", {**EXPERTS, "num_hidden_layers": 3, "head_dim": 16}, since="5.24"),
+    "hyperclovax": Family("A", SCALED, since="5.24"),
     "internlm3": Family("A", {"head_dim": 16}, since="5.23"),
     "jetmoe": Family("A", {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 16}),
     "llama": Family("A", {}),
@@ -179,6 +187,7 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family("A", {"no_rope_layers": [1, 0]}),
     "stablelm": Family("A", {}),
     "starcoder2": Family("A", {"sliding_window": 8}),
+    "vaultgemma": Family("A", GEMMA),
     "bamba": Family("B", {**MAMBA2, "attn_layer_indices": [1]}),
     "falcon_h1": Family("B", {**MAMBA2, "head_dim": 16, "mamba_d_ssm": 128}),
     "falcon_mamba": Family("B", {"state_size": 8}, chunked=False),
@@ -241,7 +250,11 @@ FAMILIES: dict[str, Family] = {
             "mamba_head_dim": 32,
             "ssm_state_size": 8,
             "n_groups": 1,
-            "layers_block_type": ["mamba", "attention"],
+            "layers_block_type": ["mamba", "attention", "moe"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 32,
             "chunk_size": 8,
         },
     ),

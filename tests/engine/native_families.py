@@ -24,6 +24,15 @@ TAKEN = {
             "full_attention": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0},
         },
     },
+    "gemma3n_text": {
+        **FAMILIES["gemma3n_text"].changes,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 200,
+        "laurel_rank": 32,
+        "altup_num_inputs": 4,
+        "activation_sparsity_pattern": [0.8, 0.0, 0.0, 0.5],
+        "final_logit_softcapping": 3.0,
+    },
     "gemma4_text": {
         "head_dim": 16,
         "global_head_dim": 32,
@@ -78,6 +87,7 @@ TAKEN = {
         "norm_topk_prob": False,
     },
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True, "clip_qkv": 1.0},
+    "gpt_oss": {**FAMILIES["gpt_oss"].changes, "num_local_experts": 8},
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "residual_multiplier": 0.3, "logits_scaling": 4.0},
     "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
     "glm4_moe": {
@@ -90,6 +100,14 @@ TAKEN = {
         "routed_scaling_factor": 1.5,
     },
     "deepseek_v2": {**FAMILIES["deepseek_v2"].changes, **LATENT, "q_lora_rank": None, "routed_scaling_factor": 1.5},
+    "deepseek_v2 by groups": {
+        **FAMILIES["deepseek_v2"].changes,
+        **LATENT,
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "topk_method": "group_limited_greedy",
+    },
     "deepseek_v3": {**FAMILIES["deepseek_v3"].changes, **LATENT, "rope_interleave": False},
     "ernie4_5_moe": {**FAMILIES["ernie4_5_moe"].changes, "moe_num_experts": 8, "use_bias": True},
     "hunyuan_v1_moe": {**FAMILIES["hunyuan_v1_moe"].changes, "num_experts": 8},
@@ -99,6 +117,7 @@ TAKEN = {
         "num_experts_per_tok": 3,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     },
+    "phimoe": {"num_local_experts": 8, "router_jitter_noise": 0.3},
     "flex_olmo": FAMILIES["flex_olmo"].changes,
     "exaone4": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "arcee": {},
@@ -148,9 +167,22 @@ TAKEN = {
     "cohere2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "logit_scale": 0.25},
 }
 #: Whose code is others' alone.
-ALIKE = ("dots1", "exaone_moe", "glm4_moe_lite", "granitemoeshared", "sarvam_mla", "sarvam_moe")
+ALIKE = (
+    "biogpt",
+    "dots1",
+    "exaone_moe",
+    "glm4_moe_lite",
+    "granite_swa",
+    "granitemoe_swa",
+    "granitemoeshared",
+    "hy_v3",
+    "hyperclovax",
+    "sarvam_mla",
+    "sarvam_moe",
+    "vaultgemma",
+)
 #: Whose decoder does not tell one layer of ours all: positions are added to embeddings, or layers have own inputs.
-TOLD_BEFORE = ["gpt2", "opt", "gemma4_text", "gptj", "codegen", "gpt_bigcode"]
+TOLD_BEFORE = ["gpt2", "opt", "gemma3n_text", "gemma4_text", "gptj", "codegen", "gpt_bigcode"]
 SCAN = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "num_hidden_layers": 3,
@@ -207,6 +239,38 @@ REMEMBERING = {
         "mamba_d_head": 16,
         "mamba_d_state": 16,
         "mamba_chunk_size": 8,
+    },
+    "falcon_h1": {
+        "head_dim": 16,
+        "mamba_d_ssm": 128,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 2,
+        "mamba_chunk_size": 8,
+        "embedding_multiplier": 3.0,
+        "lm_head_multiplier": 0.25,
+        "key_multiplier": 0.6,
+        "attention_in_multiplier": 1.2,
+        "attention_out_multiplier": 0.9,
+        "ssm_in_multiplier": 1.25,
+        "ssm_out_multiplier": 0.8,
+        "ssm_multipliers": [0.35, 0.25, 0.4, 0.5, 0.7],
+        "mlp_multipliers": [0.9, 0.6],
+    },
+    "nemotron_h": {
+        "head_dim": 16,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+        "layers_block_type": ["mlp", "attention", "mamba", "moe", "mamba"],
+        "chunk_size": 8,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 64,
+        "time_step_min": 1e-9,  # which transformers knows of in prompts alone
     },
     "lfm2": CONVOLUTION,
     "lfm2_moe": {

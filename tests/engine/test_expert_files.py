@@ -51,7 +51,7 @@ def check(model: Any, folder: Path) -> None:
     torch.testing.assert_close(model(IDS).logits.float(), stock(IDS).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "lfm2_moe", "glm4_moe"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "lfm2_moe", "glm4_moe", "nemotron_h"])
 def test_they_lie_in_their_file(tmp_path: Path, family: str) -> None:
     """Those of LFM2 have names of their own in it."""
     folder, said = saved(tmp_path, family), [("", 0, 0)]

@@ -115,8 +115,9 @@ MODELS |= {"falcon_h1": ["q_proj", "v_proj", "in_proj", "down_proj"], "bloom": "
 MODELS |= {name: ["shared_expert_gate"] for name in ("qwen2_moe", "qwen3_5_moe_text")}
 MODELS |= dict.fromkeys(("lfm2", "qwen3_5_text", "granitemoehybrid"), "all-linear")
 MODELS |= {"qwen3_next": ["in_proj_qkvz", "in_proj_ba", "out_proj"], "hunyuan_v1_moe": ["wg", "o_proj"]}
+MODELS |= {"nemotron_h": ["in_proj", "q_proj", "up_proj"]}
 MODELS |= {"deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"]}
-GEMMA = ("gemma4_text", "gemma4_text with experts")
+GEMMA = ("gemma3n_text", "gemma4_text", "gemma4_text with experts")
 MODELS |= dict.fromkeys(GEMMA, "all-linear")
 CHANGES = {name: family.changes for name, family in FAMILIES.items()} | TAKEN
 #: With tied embeddings of such a scale, a random model repeats its last token.

@@ -2,11 +2,12 @@
 
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
 from nbgen.engine import known_code, native, native_linear, probe, trial
@@ -23,7 +24,7 @@ from tests.engine.native_families import DELTA, REMEMBERING, TAKEN, TOLD_BEFORE
 
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
-LEFT = ["ctrl", "biogpt"]
+LEFT = ["ctrl", "jetmoe"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 
@@ -94,6 +95,30 @@ def test_the_text_of_a_mixture_that_sees_is_taken() -> None:
     assert probe.choose_runner(model).native_model
 
 
+def test_tokens_that_media_modules_embed_are_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma 3n's, of which others' layers are ours; what sees needs a package that is not here."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 264}
+    media = [{"hidden_size": 32, "vocab_size": 16, "vocab_offset": offset} for offset in (232, 248)]
+    parts = dict(
+        zip(("text_config", "vision_config", "audio_config"), (TAKEN["gemma3n_text"] | sizes, *media), strict=True)
+    )
+    made = AutoModel.from_config
+    monkeypatch.setattr(AutoModel, "from_config", lambda of: made(of) if "text" in of.model_type else nn.Identity())
+    torch.manual_seed(0)
+    model = AutoModelForMultimodalLM.from_config(AutoConfig.for_model("gemma3n", **parts)).float().eval()
+    prompts = [list(range(4, 30)), [*range(10, 30), 240, 250, 7]]
+    with torch.inference_mode():
+        expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -1] for prompt in prompts]
+    runner = probe.choose_runner(model)
+    runner.cache.resize(64)
+    ours, blocks = Mock(wraps=runner.native_model.scores), BlockManager(64, BLOCK_SIZE)
+    monkeypatch.setattr(runner.native_model, "scores", ours)
+    for prompt, scores in zip(prompts, expected, strict=True):
+        item = ScheduledSequence(trial.grow(trial.sequence(prompt), len(prompt), blocks), len(prompt))
+        assert (runner.run([item]).scores[0] - scores).abs().max() < 2e-5 * scores.abs().max()
+    assert ours.call_count == 1
+
+
 @pytest.mark.parametrize("family", LEFT)
 def test_layers_of_other_code_stay_transformers_own(family: str, tmp_path: Path) -> None:
     runner = runner_of(saved(tmp_path, family))
@@ -148,6 +173,14 @@ def test_a_router_that_divides_by_more_than_a_sum_is_not_taken(tmp_path: Path) -
     """Of few random tokens none might show it."""
     runner = runner_of(save_model(tmp_path, "ernie4_5_moe", **TAKEN["ernie4_5_moe"], moe_norm_min=0.1))
     assert runner.stock.layers is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_experts_need_not_come_in_fours(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Nor where their scores are not rounded, as those around them are."""
+    assert runner_of(
+        save_model(tmp_path, "ernie4_5_moe", **TAKEN["ernie4_5_moe"] | {"moe_num_experts": 10}), dtype
+    ).native_model
 
 
 def test_a_model_whose_layers_all_remember_is_taken(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nbgen.engine import half_weights, native, native_experts, native_linear, quantization
+from nbgen.engine import half_weights, memory, native, native_experts, native_linear, quantization
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_int4_linear import int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
 from tests.conftest import at_least, save_model
+from tests.engine.test_memory import resident
 
 #: Families whose experts have their weights side by side; flipped and by turns, with biases; flipped.
 KNOWN = ["mixtral", "qwen3_moe", "gpt_oss", *(["aria_text"] if at_least("transformers", "5.24") else [])]
@@ -134,6 +135,22 @@ def test_weights_stay_where_they_lie_or_are_left_alone() -> None:
     made: Any = model["experts"]
     assert (name, was, model["flipped"]) == ("experts", experts, flipped)
     assert next(made.products).weight.data_ptr() == experts.gate_up_proj.data_ptr()
+
+
+@torch.inference_mode()
+def test_what_lies_otherwise_is_copied_in_place_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is memory for it: else its file is read again and again."""
+    folder = save_model(tmp_path, "gpt_oss", **SHAPE | {"intermediate_size": 512})
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    hidden, (chosen, shares) = torch.randn(9, 64), routed(9)
+    expected = model.model.layers[0].mlp.experts(hidden, chosen, shares)
+    monkeypatch.setattr(memory, "device_memory", lambda _: (2**20, 2**30))
+    assert not native_experts.replace(model)
+    monkeypatch.undo()
+    before = resident(folder / "model.safetensors")
+    assert len(native_experts.replace(model)) == 1
+    same(model.model.layers[0].mlp.experts(hidden, chosen, shares), expected)
+    assert resident(folder / "model.safetensors") < before // 2
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])

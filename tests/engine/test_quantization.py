@@ -9,9 +9,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import int4_linear, int8_linear, quantization
+from nbgen.engine import int4_linear, int8_linear, native_experts, quantization
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.linear import FEW
 from nbgen.engine.native import function
 from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
@@ -22,12 +23,12 @@ from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
-from tests.engine.test_native_decoder import REMEMBERING
+from tests.engine.native_families import REMEMBERING, TAKEN
 
 PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 100)]
 PARAMS = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
 #: Hidden sizes that 4 bits suit; a family each with grouped queries, with tied scores, with joined weights of its own,
-#: with experts.
+#: with experts, whose router's weight the model's own code looks at, with streams of states.
 MODELS = {
     "llama": {},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
@@ -36,7 +37,8 @@ MODELS = {
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 512},
     "qwen3_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None},
-    **{name: REMEMBERING[name] for name in ("lfm2", "qwen3_5_moe_text", "qwen3_next", "granitemoehybrid")},
+    **{name: TAKEN[name] for name in ("hunyuan_v1_moe", "gemma3n_text", "lfm2", "qwen3_5_moe_text", "qwen3_next")},
+    **{name: TAKEN[name] for name in ("granitemoehybrid", "nemotron_h")},
 }
 
 
@@ -57,15 +59,15 @@ def reference(folder: Path, kind: str) -> nn.Module:
     """transformers' own model in float32 with the rounded weights in it."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     head = model.get_output_embeddings()
-    for module in model.modules():
-        if isinstance(module, nn.Linear | Conv1D) and 1 not in module.weight.shape:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D) and min(module.weight.shape) >= FEW and not name.endswith(".wg"):
             weight = module.weight.detach()
             flipped = isinstance(module, Conv1D)
             rounded = dequantized(weight.T if flipped else weight, "int8" if module is head else kind)
             # A new parameter: the embedding that may share the old one stays as it is.
             module.weight = nn.Parameter(rounded.T.contiguous() if flipped else rounded)
-        for weight in (module.gate_up_proj, module.down_proj) if hasattr(module, "has_gate") else ():
-            for each in weight.detach().transpose(1, 2) if module.is_transposed else weight.detach():
+        for weight in native_experts.stored(module) if hasattr(module, "has_gate") else ():
+            for each in weight.transpose(1, 2) if module.is_transposed else weight:
                 each.copy_(dequantized(each, kind))
     return model
 

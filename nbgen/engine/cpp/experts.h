@@ -7,7 +7,7 @@
 #include "part_timer.h"
 #include "products.h"
 
-// `count` of them, each with its own `gates`, `ups` and `downs`, all of one shape.
+// `count` of them, each with its own `gates`, `ups` and `downs`, all of one shape; null for no `ups`.
 template <typename T>
 struct Experts {
     const Linear<T>*gates, *ups, *downs;
@@ -47,10 +47,10 @@ class Mixture {
         each_panel(experts_.gates, routes_.gathered, [&](const Panel& panel, const Inputs<T>& inputs) {
             T *gates = routes_.gates + panel.first * within, *ups = routes_.ups + panel.first * within;
             multiply(experts_.gates[panel.expert], inputs, gates, panel.cut);
-            multiply(experts_.ups[panel.expert], inputs, ups, panel.cut);
+            if (experts_.ups) multiply(experts_.ups[panel.expert], inputs, ups, panel.cut);
             for (int64_t at = 0; at < inputs.rows * within; at += within)
                 panel.cut.each([&](int64_t begin, int64_t end) {
-                    gate(experts_.activation, gates + at, ups + at, begin, end);
+                    gate(experts_.activation, gates + at, experts_.ups ? ups + at : nullptr, begin, end);
                 });
         });
         each_panel(experts_.downs, routes_.gates, [&](const Panel& panel, const Inputs<T>& inputs) {

@@ -78,7 +78,7 @@ EXPORTED void mix(const Experts<Number>* experts, const Routes<Number>* routes, 
 
 // `hidden` `[rows, width]` becomes what the last layer leaves, of a step that has no `last`.
 EXPORTED void run_layers(const Step<Number>* step, const DecoderLayer<Number>* layers, int64_t count, Number* hidden) {
-    Team(step->threads, count * Walk<Number>::PHASES + Walk<Number>::ENDS).run([&](Team::Member& member) {
+    Team(step->threads, Walk<Number>::phases(*step, layers, count)).run([&](Team::Member& member) {
         Walk<Number>(member, *step, hidden).through(layers, count);
     });
 }

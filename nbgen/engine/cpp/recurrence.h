@@ -4,32 +4,32 @@
 
 #pragma once
 
-#include <limits>
-
 #include "delta.h"
-#include "linear.h"
 #include "norms.h"
+#include "scales.h"
 #include "scan.h"
 
 enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
 
 constexpr int64_t MOST_TAPS = 8;
 
-// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens'
-// are kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta
-// rule, inputs and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and
-// `groups` of heads that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what
-// `opening` makes, before or after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what
-// `mixed` makes times the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as
-// are their steps and shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads'
-// values and what opens them; and `steps` their shares and steps.
+// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens' are
+// kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta rule, inputs
+// and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and `groups` of heads that
+// share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what `opening` makes, before or after a
+// `norm` of every `normed` numbers, if there is one. Alone, a convolution's input is the first third of what `mixed` makes times
+// the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as are their steps and
+// shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads' values and what opens
+// them; and `steps` their shares and steps. A state space's steps are from `least` to `most`. Beside attention, `result` makes of
+// all that what is added.
 template <typename T>
 struct Recurrence {
-    Linear<T> mixed, opening, steps, shares;
+    Counted<T> mixed, opening, steps, shares, result;
     Rule rule;
     int64_t taps, channels, heads, groups, rows, size, normed, opens_first, joined;
     const float *kernel, *bias, *rates, *direct;
     const T* step_bias;
+    float least, most;
     Norm<T> norm;
     T* past;
     float* states;
@@ -169,11 +169,10 @@ struct Remembered {
     void scan(Team::Member& member) const {
         const int64_t inputs = layer.heads * layer.rows, written = layer.groups * layer.size;
         const auto from = [&](int64_t first) { return Tokens<T>{mixed + first, {0, layer.channels}}; };
-        constexpr float ANY = std::numeric_limits<float>::infinity();
         const Scan<T> states = {count,       rows,       layer.heads,  layer.groups,
                                 layer.rows,  layer.size, 1,            sequences,
                                 from(0),     from(inputs), from(inputs + written), steps,
-                                layer.step_bias, 1,      -ANY,         ANY,
+                                layer.step_bias, 1,      layer.least,  layer.most,
                                 layer.rates, layer.direct, layer.states, nullptr,
                                 output};
         StateScan<T>(states).run(member);
@@ -186,7 +185,10 @@ struct Remembered {
         for (int64_t at = 0; at < width; at += normed) {
             T* own = output + row * width + at;
             const T* opens = opening + row * width + at;
-            if (layer.opens_first) {
+            if (!layer.norm) {
+#pragma omp simd
+                for (int64_t i = 0; i < normed; i++) narrow(widen(own[i]) * silu(widen(opens[i])), own + i);
+            } else if (layer.opens_first) {
                 Norm<T> norm = layer.norm;
                 norm.weight += at;
 #pragma omp simd

@@ -11,22 +11,23 @@
 #include "weights.h"
 
 // What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself or as a
-// share of those chosen.
-enum Counting : int64_t { OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN };
+// share of those chosen; or, one after the other, its share of a softmax over those near it that are left (SparseMixer, Liu et al.
+// 2024).
+enum Counting : int64_t { OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN, OF_NEAR };
 
 // A row goes to the `each` experts of which `scores` makes most, or `exact` weights `[experts, in]` whose scores are not rounded.
 // Where each is done a `favour` `[experts]`, null for none, it counts beside the logistic of a score or its share of a softmax over
-// all. Only experts of the `open` among so many `groups` are chosen: of those whose two best have most together. What the chosen
+// all. Only experts of the `open` among so many `groups` are chosen: of those whose `best` few have most together. What the chosen
 // count is multiplied by a `factor`, and rounded if it `rounds`; logistics are on the way, too. Shares of those chosen are of a sum
-// that has `least` besides. What goes in may have a `norm` of its own, and counts `scale` times then; and each expert's share may
-// count what its `counts` says.
+// that has `least` besides; what is near is within that share of the greater one's size. What goes in may have a `norm` of its own,
+// and counts `scale` times then; and each expert's share may count what its `counts` says.
 template <typename T>
 struct Router {
     Linear<T> scores;
     const float* exact;
     const float* favour;
     const float* counts;
-    int64_t each, groups, open, rounds;
+    int64_t each, groups, open, best, rounds;
     Counting counting;
     float least, factor, scale;
     Norm<T> norm;
@@ -34,10 +35,10 @@ struct Router {
     float round(float number) const { return rounds ? rounded<T>(number) : number; }
 };
 
-// Of a row, by the four experts from `n` on.
+// Of a row, by the four experts from `n` on, or those that there are.
 template <typename T>
 void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scores) {
-    const int64_t inputs = router.scores.inputs;
+    const int64_t inputs = router.scores.inputs, some = std::min<int64_t>(4, router.scores.outputs - n);
     const float* weights = router.exact + n * inputs;
     Floats sums[4] = {};
     for (int64_t k = 0; k < inputs; k += LANES) {
@@ -46,17 +47,17 @@ void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scor
             own = loaded(row + k);
         else
             own = widened(row + k);
-        for (int i = 0; i < 4; i++) sums[i] += loaded(weights + i * inputs + k) * own;
+        for (int i = 0; i < 4; i++) sums[i] += loaded(weights + std::min<int64_t>(i, some - 1) * inputs + k) * own;
     }
     const auto four = sums_of(quarter(sums[0]), quarter(sums[1]), quarter(sums[2]), quarter(sums[3]));
-    std::memcpy(scores + n, &four, sizeof four);
+    std::memcpy(scores + n, &four, some * sizeof(float));
 }
 
 // `scores` `[rows, experts]` that are not rounded.
 template <typename T>
 void score_exactly(Team::Member& member, const Router<T>& router, int64_t rows, const T* input, float* scores) {
     const int64_t inputs = router.scores.inputs, experts = router.scores.outputs;
-    member.each(experts / 4, [&](int64_t unit) {
+    member.each((experts + 3) / 4, [&](int64_t unit) {
         for (int64_t row = 0; row < rows; row++)
             score_exactly(router, input + row * inputs, 4 * unit, scores + row * experts);
     });
@@ -66,7 +67,7 @@ void score_exactly(Team::Member& member, const Router<T>& router, int64_t rows, 
 template <typename T>
 void count_all(const Router<T>& router, const float* scores, float highest, float* all) {
     const int64_t experts = router.scores.outputs;
-    if (router.counting >= LOGISTIC) {
+    if (router.counting == LOGISTIC || router.counting == LOGISTIC_OF_CHOSEN) {
         for (int64_t i = 0; i < experts; i++) all[i] = router.round(logistic(scores[i]));
     } else if (router.favour) {
         float sum = 0;
@@ -99,8 +100,8 @@ void close_groups(const Router<T>& router, float* wanted) {
     open.resize(router.open);
     for (int64_t group = 0; group < groups; group++) {
         int64_t best[2];
-        choose(wanted + group * size, size, 2, best);
-        worth[group] = wanted[group * size + best[0]] + wanted[group * size + best[1]];
+        choose(wanted + group * size, size, router.best, best);
+        for (int64_t i = 0; i < router.best; i++) worth[group] += wanted[group * size + best[i]];
     }
     choose(worth.data(), groups, router.open, open.data());
     for (int64_t group = 0; group < groups; group++)
@@ -132,6 +133,21 @@ void share_by_counts(const Router<T>& router, const float* all, const int64_t* c
     for (int64_t i = 0; i < router.each; i++) shares[i] = router.round(passed(shares[i] / whole) * router.factor);
 }
 
+// Of the `chosen`, which stand in order.
+template <typename T>
+void share_by_near(const Router<T>& router, const float* scores, const int64_t* chosen, float* shares) {
+    for (int64_t i = 0; i < router.each; i++) {
+        const float most = scores[chosen[i]];
+        float sum = 0;
+        for (int64_t expert = 0; expert < router.scores.outputs; expert++) {
+            const float further = router.round(router.round(most - scores[expert]) / std::max(std::abs(scores[expert]), most));
+            const bool left = std::find(chosen, chosen + i, expert) == chosen + i;
+            if (left && !(further > router.least)) sum += std::exp(scores[expert] - most);
+        }
+        shares[i] = router.round(1.0f / sum);
+    }
+}
+
 // Of a row's `scores` `[experts]`, `each` at least: those that were `made`, or to exact ones what adapters have made.
 template <typename T>
 void route(const Router<T>& router, const T* made, float* scores, int64_t* chosen, float* shares) {
@@ -145,7 +161,9 @@ void route(const Router<T>& router, const T* made, float* scores, int64_t* chose
     for (int64_t i = 0; i < experts && router.favour; i++) wanted[i] += router.favour[i];
     if (router.groups > 1) close_groups(router, wanted.data());
     choose(wanted.data(), experts, router.each, chosen);
-    if (router.counting < LOGISTIC && !router.favour)
+    if (router.counting == OF_NEAR)
+        share_by_near(router, scores, chosen, shares);
+    else if (router.counting < LOGISTIC && !router.favour)
         share_by_softmax(router, scores, highest, chosen, shares);
     else
         share_by_counts(router, all.data(), chosen, shares);

@@ -4,7 +4,13 @@
 
 #include <type_traits>
 
-#include "numbers.h"
+#include "linear.h"
+
+// A layer's product, each output of which counts as much as its `counts` `[outputs]` say, if these are not null.
+template <typename T>
+struct Counted : Linear<T> {
+    const float* counts;
+};
 
 // What a model multiplies its embeddings by, and what its layers add; and what it makes of its scores: it divides them by
 // `divisor`, and bends them so that none is above `cap`, if there is one.

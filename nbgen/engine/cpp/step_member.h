@@ -12,24 +12,43 @@
 template <typename T>
 class StepMember {
   public:
-    StepMember(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
+    StepMember(Team::Member& member, const Step<T>& step, T* hidden)
+        : member_(member), step_(&step), hidden_(hidden), most_rows_(step.rows) {}
 
   protected:
-    using Parts = std::vector<typename Products<T>::Part>;
+    // What a product makes, and where.
+    struct Part : Products<T>::Part {
+        Part(const Linear<T>* linear, T* output) : Products<T>::Part{linear, output}, counts(nullptr) {}
+        Part(const Counted<T>* linear, T* output) : Products<T>::Part{linear, output}, counts(linear->counts) {}
+
+        const float* counts;
+    };
+    using Parts = std::vector<Part>;
 
     void multiply_all(const Parts& parts, const T* input) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const Products<T> products(parts, step_->rows, input);
+        const Products<T> products({parts.begin(), parts.end()}, step_->rows, input);
         member_.each(products.units, products);
         adapt_all(parts, input);
+        for (const Part& part : parts)
+            if (part.counts) count(part.counts, part.linear->outputs, part.output);
+    }
+
+    void count(const float* counts, int64_t width, T* output) {
+        member_.each(step_->rows, [&](int64_t row) {
+            T* own = output + row * width;
+#pragma omp simd
+            for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) * counts[i], own + i);
+        });
     }
 
     void adapt_all(const Parts& parts, const T* input) {
         if (!step_->adapters) return;
         member_.each(step_->rows * parts.size(), [&](int64_t i) {
             const int64_t row = i / parts.size();
-            const auto& [linear, output] = parts[i % parts.size()];
-            adapt_row(*linear, input + row * linear->inputs, row, output + row * linear->outputs);
+            const Part& part = parts[i % parts.size()];
+            const Linear<T>& linear = *part.linear;
+            adapt_row(linear, input + row * linear.inputs, row, part.output + row * linear.outputs);
         });
     }
 
@@ -62,13 +81,22 @@ class StepMember {
         });
     }
 
+    // Of a row's streams the one of this number.
+    T* stream(int64_t number, int64_t row) const {
+        return step_->streams + (number * most_rows_ + row) * step_->alternating->width;
+    }
+
     // Goes on with the last step, whose rows of these, so many numbers each, move together.
     void leave(std::initializer_list<std::pair<T*, int64_t>> moved) {
         const Step<T>& last = *step_->last;
+        const auto move = [&](T* numbers, int64_t width) {
+            for (int64_t i = 0; i < last.rows; i++)
+                std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
+        };
         member_.each(1, [&](int64_t) {
-            for (const auto& [numbers, width] : moved)
-                for (int64_t i = 0; i < last.rows; i++)
-                    std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
+            for (const auto& [numbers, width] : moved) move(numbers, width);
+            for (int64_t i = 0; step_->alternating && i < step_->alternating->count; i++)
+                move(stream(i, 0), step_->alternating->width);
         });
         step_ = &last;
     }
@@ -76,4 +104,5 @@ class StepMember {
     Team::Member& member_;
     const Step<T>* step_;
     T* hidden_;
+    const int64_t most_rows_;
 };
