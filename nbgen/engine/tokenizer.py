@@ -91,7 +91,8 @@ class Tokenizer:
                 **(options or {}),
             )
         except template_fault.ERRORS as error:
-            raise template_fault.refusal(error, self._tokenizer.chat_template, messages) from None
+            bad_tool = template_fault.bad_tool(tools, self._render)
+            raise template_fault.refusal(error, self._tokenizer.chat_template, messages, bad_tool) from None
         return self.encode(text, add_special_tokens=False, field="messages")
 
     @cached_property
