@@ -296,13 +296,13 @@ def test_tools_go_through_the_processors_template(tmp_path: Path) -> None:
     assert '"name": "look"' in admission._tokenizer.text(sequence.prompt_ids)
     assert "<tool_call>" in json.loads(sequence.params.structural_tag)["format"]["elements"][0]["value"]
     tools.tools.append({"type": "function", "function": {"name": "hear"}})
-    with pytest.raises(InvalidRequest, match="cannot show the tool 'hear'") as refused:
+    with pytest.raises(InvalidRequest, match="cannot show the tool 'hear'"):
         admission.sequences(asked)
-    assert refused.value.field == "tools"
     call = ToolCall(id="1", name="look", arguments='{"where": "here"}')
     turns += [ChatMessage(role="assistant", tool_calls=[call]), ChatMessage(role="tool", content="a cat")]
     (again,) = admission.sequences(GenerateRequest(rid="d", messages=turns, media=media(picture(1)), params=PARAMS))
     assert '{"name": "look", "arguments": {"where": "here"}}' in admission._tokenizer.text(again.prompt_ids)
+    admission.close()  # which the error's traceback holds on to
 
 
 def test_text_of_a_known_language_model_is_written_from_ids_to_scores_by_ours(llava: Served) -> None:
