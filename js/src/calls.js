@@ -74,6 +74,7 @@ class Line {
   #words = h("span", { class: "nbgen-call-result" });
   #body = h("div", { class: "nbgen-call-body" });
   #call;
+  #spread;
   #result = null;
 
   constructor({ name, arguments: given }) {
@@ -84,15 +85,17 @@ class Line {
     this.result(null);
   }
 
-  /** All of its arguments. */
-  set(given) {
+  /** All of its arguments, shown so in its line, and so where it is open. */
+  set(given, inLine = brief, spread = spreadOut) {
     this.#call.arguments = given;
-    this.#name.textContent = `${this.#call.name}(${brief(given)})`;
+    this.#spread = spread;
+    this.#name.textContent = `${this.#call.name}(${inLine(given)})`;
     this.#open();
   }
 
+  /** More of them: what is not whole is no object yet. */
   grow(more) {
-    this.set(this.#call.arguments + more);
+    this.set(this.#call.arguments + more, asWritten, String);
   }
 
   result(text) {
@@ -105,7 +108,7 @@ class Line {
   /** What is long is put into the page when somebody looks. */
   #open() {
     if (!this.element.open) return this.#body.replaceChildren();
-    const parts = [["Arguments", spread(this.#call.arguments)]];
+    const parts = [["Arguments", this.#spread(this.#call.arguments)]];
     if (typeof this.#result === "string") parts.push(["Result", this.#result]);
     this.#body.replaceChildren(...parts.flatMap(([title, text]) => [h("div", {}, title), h("pre", { tabindex: 0, role: "group", "aria-label": title }, text)]));
   }
@@ -114,12 +117,16 @@ class Line {
 /** `city="Oslo", days=2`; what is no object stands as it was written. */
 export function brief(given) {
   const parsed = object(given);
-  if (!parsed) return cut(oneLine(String(given)), LONGEST.arguments);
+  if (!parsed) return asWritten(given);
   const pairs = Object.entries(parsed).map(([name, value]) => `${name}=${cut(JSON.stringify(value), LONGEST.argument)}`);
   return cut(oneLine(pairs.join(", ")), LONGEST.arguments);
 }
 
-function spread(given) {
+function asWritten(given) {
+  return cut(oneLine(String(given)), LONGEST.arguments);
+}
+
+function spreadOut(given) {
   const parsed = object(given);
   return parsed ? JSON.stringify(parsed, null, 2) : String(given);
 }

@@ -35,15 +35,16 @@ test("a call grows in its line while it is written", () => {
   assert.ok(view.element.childNodes[1].open, "it is the same line");
 });
 
-test("what comes at once is looked at once", (context) => {
+test("only a whole call is parsed", (context) => {
   const { view, lines } = shown();
-  const deltas = [..."long"].map((letter) => ({ id: "a", name: "f", arguments: letter }));
+  view.grow([{ id: "a", name: "f", arguments: "" }]);
+  view.element.childNodes[0].open = true;
   const { mock } = context.mock.method(JSON, "parse");
-  view.grow(deltas.slice(0, 1));
-  const before = mock.callCount();
-  view.grow(deltas.slice(1));
-  assert.equal(mock.callCount() - before, 1);
-  assert.deepEqual(lines(), ["f(long)…"]);
+  for (const letter of '{"a": 1}') view.grow([{ id: "a", name: "f", arguments: letter }]);
+  assert.equal(mock.callCount(), 0);
+  assert.deepEqual(lines(), ['f({"a": 1})…']);
+  view.add([asTurn({ id: "a", name: "f", arguments: '{"a": 1}' })]);
+  assert.deepEqual(lines(), ["f(a=1)…"]);
 });
 
 test("what is long is cut in the line, and whole where it is opened", () => {

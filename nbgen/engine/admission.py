@@ -112,6 +112,7 @@ class Admission:
         for sequence in sequences:
             sequence.media = media
             sequence.parser = reading.parser and reading.parser()
+            sequence.unsaid = reading.unsaid - sequence.stop_token_ids
         return sequences
 
     def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
@@ -140,7 +141,7 @@ class Admission:
             skip_special_tokens=params.skip_special_tokens,
             spaces_between=params.spaces_between_special_tokens,
         )
-        skipped = self._tokenizer.skipped_ids if params.skip_special_tokens else frozenset()
+        skipped = self._tokenizer.skipped.keys() if params.skip_special_tokens else ()
         detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         return Common(
             bad_words=bad_words(request.words, self._tokenizer),

@@ -38,6 +38,7 @@ class AnswerFormat:
         """Raises ValueError for a response template that is none."""
         load_response_template(dict(response_template))
         self._template = response_template
+        self._patterns = json.dumps(response_template, ensure_ascii=False).replace("\\", "")
         self.calls = calls
         self.thought = thought
         #: Whether what tells the parts apart would be missing from text without special tokens.
@@ -103,7 +104,7 @@ class AnswerFormat:
 
     def mentions(self, token: str) -> bool:
         """Whether a token tells parts of an answer apart."""
-        return token in json.dumps(self._template, ensure_ascii=False).replace("\\", "")
+        return token in self._patterns
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
     def _part(self, thoughts: bool, calls: bool) -> ResponseTemplate:

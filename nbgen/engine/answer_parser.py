@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
@@ -25,6 +27,7 @@ from nbgen.engine.call_format import (
     END_OF_CALLS,
     LISTED_CALLS,
     NAMED_CALLS,
+    NEXT_KEY,
 )
 from nbgen.engine.certain_calls import NO_BEGINS, CallBegins, CertainCalls, new_id
 from nbgen.engine.cut_calls import BegunCall, read_begun
@@ -235,14 +238,23 @@ class AnswerParser:
 
     def _read_field(self, call: OpenCall, body: str) -> Any:
         """As the template has it; or calls of known functions in objects that are like its own."""
+        field = self._of_function(call) if call.field.content == TAGGED else call.field
         try:
-            return process_field(body, call.field, call.named)
+            return process_field(body, field, call.named)
         except (ValueError, KeyError):
             bare = call.field.name != BARE_OBJECTS  # a name alone would be text there
             found = read_calls(body, bare=bare) if call.field.name in (CALLS, BARE_OBJECTS) else []
             if not found or not self._known.issuperset(name for name, _ in found):
                 raise
             return [{"function": {"name": name, "arguments": arguments}} for name, arguments in found]
+
+    def _of_function(self, call: OpenCall) -> ResponseTemplateField:
+        """The field of arguments in tags, the next of which begins with a name that the function has for it."""
+        if not (names := self._casts._tool_params.get(call.named.get("name", ""))):
+            return call.field
+        args, known = call.field.content_args, "|".join(map(re.escape, names))
+        pattern = args["tag_pattern"].replace(NEXT_KEY, f"(?:{known})")
+        return replace(call.field, content_args=args | {"tag_pattern": pattern})
 
     def _cut(self, call: OpenCall) -> Iterator[AnswerPart]:
         """Calls of known functions in one that is cut. Without any it is nothing, or text if it began like text."""

@@ -50,8 +50,10 @@ EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
 #: What Mistral's models write between a name and its arguments or not, whichever of it the template does.
 _MISTRAL = (r"\[ARGS\]", r"\[CALL_ID\][\w-]+\[ARGS\]")
 _OPTIONAL = dict.fromkeys(_MISTRAL, r"(?:\[CALL_ID\][\w-]{1,64})?(?:\[ARGS\])?\s*(?=\{)")
-#: A pattern of functions' names.
+#: Patterns of functions' names, of arguments', and of the next argument's, which its function may know better.
 NAME = r"[\w.-]{1,200}"
+KEY = r"[^<>\n]{1,200}"
+NEXT_KEY = f"(?:{KEY})"
 _DECODER = json.JSONDecoder()
 
 
@@ -261,13 +263,13 @@ def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | No
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    value, end, key = r"(?P<value>.*?)", _loose(close), r"[^<>\n]{1,200}"
+    value, end = r"(?P<value>.*?)", _loose(close)
     if quoted:  # a text may stand in a section for it
         value = rf"(?P<quoted><!\[CDATA\[)?{value}(?(quoted)\]\]>)"
     if joint.removesuffix(tag).endswith("\n"):  # or the next begins in a line as here, where the end is left out
-        end = rf"(?:{end}|\s*\n(?={re.escape(tag)}{key}{re.escape(between)}))"
+        end = rf"(?:{end}|\s*\n(?={re.escape(tag)}{NEXT_KEY}{re.escape(between)}))"
     between = _loose(between).replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
-    pattern = rf"{_loose(tag)}(?P<key>{key}?){between}{value}{end}"
+    pattern = rf"{_loose(tag)}(?P<key>{KEY}?){between}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
     for name in {CALLS, INNER_CALLS}.intersection(fields):
         fields[name] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}

@@ -44,14 +44,14 @@ class CertainCalls:
 
     def read(self, text: str) -> Iterator[AnswerPart]:
         """What is new of them."""
-        while (json := self._arguments or self._begun(text)) is not None:
-            json.read(text, len(text))
-            if json.end is not None:
-                yield AnswerPart(tool_call=self._with(text[self._start : json.end]))
+        while (value := self._arguments or self._begun(text)) is not None:
+            value.read(text, len(text))
+            if value.end is not None:
+                yield AnswerPart(tool_call=self._with(text[self._start : value.end]))
                 self._begins, self._arguments = self._following, None
-                self._start = self._latest = json.end
+                self._start = self._latest = value.end
                 continue
-            new, self._told = text[self._told : json.broken], json.broken or len(text)
+            new, self._told = text[self._told : value.broken], value.broken or len(text)
             if new:
                 yield AnswerPart(tool_call_delta=self._with(new))
             return

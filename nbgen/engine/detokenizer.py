@@ -6,7 +6,7 @@ they stand, stops are looked for in it before it is shown. Knows no tokenizer: i
 """
 
 import copy
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Container, Sequence
 from typing import Self
 
 from nbgen.engine.stop_regex import StopRegexes
@@ -26,7 +26,7 @@ class Detokenizer:
         decode: Callable[[list[int]], str],
         is_byte: Callable[[int], bool],
         prompt_ids: Sequence[int],
-        skipped: Set[int] = frozenset(),
+        skipped: Container[int] = (),
     ) -> None:
         """`skipped` are tokens that `decode` passes over."""
         self._decode = decode

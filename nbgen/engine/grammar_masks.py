@@ -5,8 +5,10 @@ Sequences without a grammar are never touched, and a batch that has none costs n
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
 
 from nbgen.engine.backends import has_kernels
@@ -68,10 +70,20 @@ def _fill(sequences: list[Sequence]) -> torch.Tensor:
     for row, (sequence, matcher) in enumerate(zip(sequences, matchers, strict=True)):
         try:
             matcher.fill(bitmask, row, sequence.guessed)
+            if sequence.unsaid:
+                bitmask[row] &= _said(sequence.unsaid, matcher.num_words)
         except Exception:  # whatever a back end raises is this request's alone: it may take no token
             log.exception("request %s: its grammar allows nothing", sequence.rid)
             bitmask[row] = 0
     return bitmask
+
+
+@lru_cache(maxsize=64)
+def _said(unsaid: frozenset[int], num_words: int) -> torch.Tensor:
+    """The bitmask `[words]` of all other tokens."""
+    said = np.ones(num_words * WORD, dtype=bool)
+    said[list(unsaid)] = False
+    return torch.from_numpy(np.packbits(said, bitorder="little").view(np.int32))
 
 
 def _apply(scores: torch.Tensor, bitmask: torch.Tensor, rows: list[int]) -> None:

@@ -79,20 +79,19 @@ class Processor:
     @cached_property
     def answers(self) -> AnswerFormat | None:
         """How the model writes thoughts and calls of tools, as far as its template shows."""
-        with self._lock:
-            return AnswerFormat.of_model(self._processor, self._render, self._ends)
+        return AnswerFormat.of_model(self._processor, self._render, self._ends)
 
     @cached_property
     def turn_end(self) -> str:
         """What the chat template writes after an answer."""
-        with self._lock:
-            return TemplateTurns(self._render).end
+        return TemplateTurns(self._render).end
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool) -> str:
         turns = [m | {"content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in messages]
-        return self._processor.apply_chat_template(
-            turns if self._lists_parts else messages, tools=tools or None, add_generation_prompt=opens
-        )
+        with self._lock:
+            return self._processor.apply_chat_template(
+                turns if self._lists_parts else messages, tools=tools or None, add_generation_prompt=opens
+            )
 
     def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any], **own: Any) -> list[int]:
         """Ids of a chat without media; `options` are a client's, `own` of transformers' call. Raises InvalidRequest."""
@@ -191,16 +190,16 @@ class Processor:
         except (NotImplementedError, *REFUSALS):
             pass  # not every processor can
         except jinja2.TemplateError as error:
-            raise self._refusal(error, messages) from None
+            raise self._refusal(error, messages, own["tools"]) from None
         self._refuse_placeholders(messages)
         try:
             return run()
         except (jinja2.TemplateError, *REFUSALS) as error:
-            raise self._refusal(error, messages) from None
+            raise self._refusal(error, messages, own["tools"]) from None
 
-    def _refusal(self, error: Exception, messages: list[ChatMessage]) -> InvalidRequest:
-        template = self._processor.chat_template
-        return template_fault.refusal(error, template, messages, "chat template or processor")
+    def _refusal(self, error: Exception, messages: list[ChatMessage], tools: Any) -> InvalidRequest:
+        template, bad_tool = self._processor.chat_template, template_fault.bad_tool(tools, self._render)
+        return template_fault.refusal(error, template, messages, bad_tool, "chat template or processor")
 
     def _conversation(
         self, messages: list[ChatMessage], media: list[Media], found: Mapping[str, list[Any]]

@@ -49,6 +49,8 @@ class Sequence:
     stop_strings: StopStrings
     stop_token_ids: frozenset[int] = frozenset()
     matcher: Matcher | None = None
+    #: Tokens that its text leaves out, which the matcher knows as text like any.
+    unsaid: frozenset[int] = frozenset()
     logit_processor: str | None = None
     custom_params: Any = None
     #: Why no token may follow, where something else than the scores says so.

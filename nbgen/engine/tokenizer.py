@@ -91,7 +91,8 @@ class Tokenizer:
                 **(options or {}),
             )
         except template_fault.ERRORS as error:
-            raise template_fault.refusal(error, self._tokenizer.chat_template, messages) from None
+            bad_tool = template_fault.bad_tool(tools, self._render)
+            raise template_fault.refusal(error, self._tokenizer.chat_template, messages, bad_tool) from None
         return self.encode(text, add_special_tokens=False, field="messages")
 
     @cached_property
@@ -141,10 +142,12 @@ class Tokenizer:
         return decode
 
     @cached_property
-    def skipped_ids(self) -> frozenset[int]:
-        """Special tokens that a decoder passes over where it is to skip those."""
+    def skipped(self) -> dict[int, str]:
+        """Special tokens that a decoder passes over where it is to skip those, and their texts."""
         decode = self.decoder(skip_special_tokens=True, spaces_between=True)
-        return frozenset(token for token in self._tokenizer.all_special_ids if not decode([token]))
+        added = {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
+        tokens = added.union(self._tokenizer.all_special_ids)
+        return {token: self.token_text(token) for token in tokens if not decode([token])}
 
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, special ones included; none where the tokenizer does not know it."""

@@ -32,8 +32,7 @@ class Response:
         self.input = asked.input
         #: The items of what it continues.
         self.earlier = asked.items[: len(asked.items) - len(asked.input)]
-        #: Bytes of each of these items as JSON, earlier ones first; `size` are those of what it holds besides items.
-        self.sizes = asked.sizes
+        #: Bytes of what it holds besides items.
         self.size = asked.size + POINTER_BYTES * len(self.earlier)
         self._background = bool(asked.body.background)
         self._about = asked.id, asked.body, model, run.created
@@ -108,10 +107,10 @@ class Responses:
         """Bytes, about, of all that a call may refer to."""
         return self.conversations.size + self._held.size + self._besides
 
-    def add(self, response: Response, run: Run) -> None:
-        """Keep the response; when its run ends, drop the oldest beyond KEEP_BYTES."""
+    def add(self, response: Response, run: Run, sizes: Sequence[int] = ()) -> None:
+        """Keep the response, whose items have these `sizes`; when its run ends, drop the oldest beyond KEEP_BYTES."""
         self._kept[response.id] = response
-        self._held.add(response.earlier + response.input, response.sizes)
+        self._held.add(response.earlier + response.input, sizes)
         run.end_watchers.add(lambda: self._settle(response))
         self._settle(response)
 

@@ -58,7 +58,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
         self._response = Response(self._asked, self.model_name(self._asked.call), run)
         self._rendered = self._response.answer()
         if body.kept:
-            self.kept.add(self._response, run)
+            self.kept.add(self._response, run, asked.sizes)
         if of is not None:
             conversations.follow(of, self._response, run)
         return run

@@ -17,8 +17,9 @@ from nbgen.engine.answer_reading import AnswerReading
 from nbgen.engine.python_calls import PAIR
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.messages import AnswerPart, GenerateRequest, ToolOptions
+from nbgen.sampling_params import SamplingParams
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, LOOSE, THOUGHT, TOLD, template
-from tests.conftest import save_tokenizer
+from tests.conftest import SPECIAL_TOKENS, save_tokenizer
 from tests.engine.test_answer_format import TOOLS, answer, learned
 from tests.soak import TIMES
 
@@ -213,6 +214,20 @@ def test_the_first_of_several_calls_may_be_the_only_one(way: str) -> None:
 def test_numbers_that_json_does_not_know_stay_in_what_is_cut() -> None:
     text = '<tool_call>{"name": "get_weather", "arguments": {"days": NaN}'
     assert told(read(FOUND["objects"], [text], cut=True))[2] == [("get_weather", '{"days": NaN}', True)]
+
+
+def test_an_answer_with_a_grammar_has_no_special_tokens_but_those_that_part_it(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.add_tokens(["<|tool_call_start|>", "<|other|>"], special_tokens=True)
+    tokenizer = Tokenizer(pretrained, set(), 512)
+    found = learned(template(CALLS["python"]), "<|tool_call_start|>", "<|tool_call_end|>")
+    parting, *others = pretrained.convert_tokens_to_ids(["<|tool_call_start|>", "<|other|>", *SPECIAL_TOKENS])
+    for tools, expected in ((ToolOptions(tools=TOOLS, required=True), others), (None, [parting, *others])):
+        params = SamplingParams(regex="a" if tools is None else None)
+        request = GenerateRequest(rid="1", text="a", parts=True, tools=tools, params=params)
+        reading = AnswerReading.of(request, tokenizer.encode("a"), tokenizer, found if tools else None)
+        assert reading.unsaid == set(expected)
 
 
 def test_a_request_says_whether_calls_are_parallel(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from nbgen.engine.grammar import Grammar
 from nbgen.errors import InvalidRequest
 from nbgen.messages import FinishReason, GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
-from tests.conftest import save_model
+from tests.conftest import SPECIAL_TOKENS, save_model
 from tests.engine.conftest import Outputs, build, constrain, generate, ids, text
 
 PERSON = {
@@ -134,6 +134,11 @@ def test_the_forms_of_structural_tags(tiny_model: Path) -> None:
     try:
         assert re.fullmatch("n=[0-9]{2}", text(constrained(engine, ask(structural_tag=json.dumps(sequence)))["r"]))
         assert "<f>7</f>" in text(constrained(engine, ask(structural_tag=json.dumps(once), temperature=0))["r"])
+        tag = json.dumps(sequence).replace("n=", "<|user|>").replace("[0-9]{2}", ".{40}")
+        biased = {1: 50.0, 2: 40.0, 3: 50.0}
+        first, *others = ids(constrained(engine, ask(structural_tag=tag, logit_bias=biased))["r"])
+        assert first == SPECIAL_TOKENS.index("<|user|>")
+        assert not {1, 3}.intersection(others)
     finally:
         engine.grammars.close()
 
@@ -159,6 +164,17 @@ def test_what_nothing_can_satisfy_fails_alone(engine: Assembly) -> None:
 def test_a_bias_cannot_break_the_grammar(engine: Assembly) -> None:
     biased = {engine.admission._tokenizer.encode("z")[0]: 100.0}
     assert set(text(constrained(engine, ask(regex="[ab]{8}", logit_bias=biased))["r"])) <= {"a", "b"}
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_a_special_token_counts_as_what_it_is_in_the_text(engine: Assembly, skipped: bool) -> None:
+    schema = {"type": "string", "minLength": 9, "maxLength": 20}
+    biased = dict.fromkeys(range(1, len(SPECIAL_TOKENS)), 50.0)
+    options = {"json_schema": json.dumps(schema), "logit_bias": biased, "skip_special_tokens": skipped, "n": 8}
+    outputs = constrained(engine, ask(**options))["r"]
+    for index in range(8):
+        assert ended(outputs, index).type == "stop"
+        jsonschema.validate(json.loads(text(outputs, index)), schema)
 
 
 def test_logprobs_are_those_of_what_is_allowed(engine: Assembly) -> None:

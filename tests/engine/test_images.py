@@ -284,19 +284,25 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def test_tools_go_through_the_processors_template(tmp_path: Path) -> None:
     folder = save(tmp_path / "caller", "llava")
     content = "{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% else %}<image>{% endif %}{% endfor %}"
-    (folder / "chat_template.jinja").write_text(template(CALLS["objects"]).replace("{{ m.content or '' }}", content))
+    described = "{% for t in tools or [] %}{{ t.function.description + '' }}{% endfor %}"
+    calls = template(CALLS["objects"]).replace("{{ m.content or '' }}", content)
+    (folder / "chat_template.jinja").write_text(described + calls)
     admission = build(folder).admission
     parts = [ContentPart(type="image"), ContentPart(type="text", text="What is it?")]
     turns = [ChatMessage(role="user", content=parts)]
-    tools = ToolOptions(tools=[{"type": "function", "function": {"name": "look"}}], required=True)
+    tools = ToolOptions(tools=[{"type": "function", "function": {"name": "look", "description": "-"}}], required=True)
     asked = GenerateRequest(rid="c", messages=turns, media=media(picture(1)), tools=tools, parts=True, params=PARAMS)
     (sequence,) = admission.sequences(asked)
     assert '"name": "look"' in admission._tokenizer.text(sequence.prompt_ids)
     assert "<tool_call>" in json.loads(sequence.params.structural_tag)["format"]["elements"][0]["value"]
+    tools.tools.append({"type": "function", "function": {"name": "hear"}})
+    with pytest.raises(InvalidRequest, match="cannot show the tool 'hear'"):
+        admission.sequences(asked)
     call = ToolCall(id="1", name="look", arguments='{"where": "here"}')
     turns += [ChatMessage(role="assistant", tool_calls=[call]), ChatMessage(role="tool", content="a cat")]
     (again,) = admission.sequences(GenerateRequest(rid="d", messages=turns, media=media(picture(1)), params=PARAMS))
     assert '{"name": "look", "arguments": {"where": "here"}}' in admission._tokenizer.text(again.prompt_ids)
+    admission.close()  # which the error's traceback holds on to
 
 
 def test_text_of_a_known_language_model_is_written_from_ids_to_scores_by_ours(llava: Served) -> None:

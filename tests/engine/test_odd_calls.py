@@ -79,6 +79,7 @@ TEXTS = [
     ("A <b>", "A <b>", "A <b>"),
     ("use <parameter=x> here", *["use <parameter=x> here"] * 2),
     ("a\n<parameter=x> b", *["a\n<parameter=x> b"] * 2),
+    ("a\n<parameter=x>\nb", *["a\n<parameter=x>\nb"] * 2),
     ("<![CDATA[a</parameter>\n<parameter=days>\n9\n]]>", "a</parameter>\n<parameter=days>\n9\n", None),
     ("<![CDATA[a]]>", "a", "<![CDATA[a]]>"),
     ("<![CDATA[a]]> b", *["<![CDATA[a]]> b"] * 2),

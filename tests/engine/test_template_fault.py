@@ -10,6 +10,10 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 from tests.conftest import save_tokenizer
 
+#: Shows what functions take as templates of Hermes and Command R do.
+EACH = "{%% for t in tools or [] %%}{%% for p in t.function.parameters.properties.values() %%}{{ %s }}{%% endfor %%}"
+EACH += "{%% endfor %%}{{ messages[0].content }}"
+
 
 @pytest.mark.parametrize(
     ("template", "words"),
@@ -36,3 +40,24 @@ def test_a_template_that_cannot_work_is_told_from_messages_that_it_refuses(
     with pytest.raises(InvalidRequest, match=words) as refused:
         tokenizer.encode_chat([ChatMessage(role=role, content="hi") for role in ("user", "tool")])
     assert refused.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (EACH % "'' + p.description", "cannot show the tool 'two': 'dict object' has no attribute 'description'$"),
+        (EACH % "p.type + ''", "cannot show the tool 'two': it does not read the schema of what that takes$"),
+        ("{% if (tools or [])[1:] %}{{ raise_exception('one at most') }}{% endif %}", "the tools together: one at"),
+    ],
+)
+def test_a_tool_that_a_template_cannot_show_is_named(template: str, words: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = template
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": schema}}}}
+        for name, schema in (("one", {"type": "string", "description": "a"}), ("two", {"type": ["string", "null"]}))
+    ]
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        Tokenizer(pretrained, {0}, 512).encode_chat([ChatMessage(role="user", content="hi")], tools=tools)
+    assert refused.value.field == "tools"

@@ -131,7 +131,7 @@ def test_what_was_said_before_counts_as_it_was_measured_when_the_call_was_read()
     asked = parse_response(json.dumps({"input": "a", "conversation": conversation.id}).encode(), kept)
     assert asked.sizes == [json_size([item]) for item in asked.items]
     run, before = Run(asked.call.requests[0]), kept.size
-    kept.add(Response(asked._replace(sizes=[1000, 2000, 3000, 4000]), "m", run), run)
+    kept.add(Response(asked, "m", run), run, [1000, 2000, 3000, 4000])
     assert kept.size - before == 10_000 + asked.size + 3 * POINTER_BYTES, "it has a list of its own, too"
 
 
