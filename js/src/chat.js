@@ -77,7 +77,7 @@ export class Chat {
     const say = (words) => this.#frame.say(words);
     this.#variables = new Variables(model, say);
     this.#caller = new Caller(model, { say, fail: (words) => this.#uncalled(words) });
-    this.#files = new Attachments({ say, done: () => this.focus(), allowed: (kind) => this.#senses.refusal(kind) });
+    this.#files = new Attachments({ say, done: () => this.focus(), write: (text) => this.#compose.add(text), allowed: (kind) => this.#senses.refusal(kind) });
     this.#compose = new Compose({
       send: (text) => this.#send(text),
       stop: () => this.#stop(),
