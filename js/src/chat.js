@@ -24,6 +24,7 @@ export class Chat {
   #live = null;
   #own = ""; // the run that was begun here last
   #elsewhere = new WeakSet(); // answers that another window keeps
+  #left = null; // the conversation that a new one takes the place of
   #unheard = null; // the run that is to stop once the server is there again
   #frame;
   #compose;
@@ -91,7 +92,7 @@ export class Chat {
       key: (event) => this.#key(event),
       sized: true,
       tools: [h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat")],
-      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#conversation.element, this.#conversation.following.element],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#tree.asked, say }), this.#conversation.element, this.#conversation.following.element],
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
@@ -110,7 +111,7 @@ export class Chat {
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
     const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
-    if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#messages);
+    if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#tree.said);
   }
 
   /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
@@ -135,14 +136,19 @@ export class Chat {
     this.#transport?.close();
   }
 
-  /** What is written and not sent, for the view that takes this one's place. */
+  /** What is written and not sent, and the conversation that gives way to a new one, for the view that takes this one's place. */
   get draft() {
-    return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given };
+    return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given, left: this.#left };
   }
 
-  set draft({ text, files }) {
+  set draft({ text, files, left }) {
     this.#compose.text = text;
     this.#files.given = files;
+    const back = () => {
+      this.#frame.notebook.keep(left.chat, left.tree);
+      this.#turn(left.chat);
+    };
+    if (left?.tree.size) this.#conversation.empty.offer(back);
   }
 
   focus() {
@@ -180,7 +186,7 @@ export class Chat {
     if (!(text.trim() || files.length) || this.#live || !this.#transport) return;
     if (!this.#variables.ready(this.#compose.input)) return;
     const system = this.#model.get("system");
-    const before = this.#messages.filter(({ role }) => role !== "system");
+    const before = this.#tree.said.filter(({ role }) => role !== "system");
     this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, files) }]);
     this.#compose.text = "";
     this.#files.clear();
@@ -266,14 +272,6 @@ export class Chat {
     this.#transport.follow(turn.run, 0);
   }
 
-  get #messages() {
-    return this.#tree.messages(this.#tree.path().at(-1));
-  }
-
-  #asked() {
-    return this.#messages.slice(0, this.#messages.findLastIndex(({ role }) => role === "user") + 1);
-  }
-
   async #stop() {
     if (this.#caller.waiting) return this.#caller.stop();
     const { run } = this.#live;
@@ -301,17 +299,23 @@ export class Chat {
   }
 
   #newChat() {
+    if (!this.#tree.size) return this.focus();
     if (this.#live) this.#stop();
-    this.#frame.notebook.drop(this.#model.get("chat"));
+    this.#left = { chat: this.#model.get("chat"), tree: this.#tree };
+    this.#frame.notebook.drop(this.#left.chat);
+    this.#turn(newId());
+  }
+
+  #turn(chat) {
     this.focus();
-    this.#model.set("chat", newId());
+    this.#model.set("chat", chat);
     this.#model.save_changes();
   }
 
   /** Once this answer is there; words for what the notebook does not keep, or "". */
   #keep(turn) {
     const here = !this.#elsewhere.has(turn);
-    tellTurns(this.#model, "ended", here ? this.#messages : []);
+    tellTurns(this.#model, "ended", here ? this.#tree.said : []);
     return here ? this.#frame.notebook.keep(this.#model.get("chat"), this.#tree) : "";
   }
 

@@ -14,6 +14,11 @@ export class Empty {
     if (!needsKernel) this.#ask.textContent = `${ASK}, also while the kernel is busy.`;
   }
 
+  /** A way back to the conversation that gave way to this one. */
+  offer(back) {
+    this.element.append(h("button", { type: "button", class: "nbgen-small", click: back }, "Back to the conversation before"));
+  }
+
   /** What is left where there is no kernel any more stands in the transcript. */
   hear({ alone }) {
     if (alone) this.element.textContent = ALONE;
