@@ -112,6 +112,8 @@ export class Chat {
     const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
     if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#tree.said);
+    const left = this.#frame.notebook.left;
+    if (left && !this.#tree.size) this.#offer(left);
   }
 
   /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
@@ -144,11 +146,7 @@ export class Chat {
   set draft({ text, files, left }) {
     this.#compose.text = text;
     this.#files.given = files;
-    const back = () => {
-      this.#frame.notebook.keep(left.chat, left.tree);
-      this.#turn(left.chat);
-    };
-    if (left?.tree.size) this.#conversation.empty.offer(back);
+    if (left) this.#offer(left);
   }
 
   focus() {
@@ -287,15 +285,8 @@ export class Chat {
   #key(event) {
     if (event.key === "Escape" && this.#live) this.#stop();
     const plain = !(event.shiftKey || event.ctrlKey || event.altKey || event.metaKey);
-    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text) this.#editLast(event);
+    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text && !this.#live) this.#conversation.editLast(this.#tree, event);
     else this.#compose.key(event);
-  }
-
-  #editLast(event) {
-    const turn = this.#tree.path().findLast(({ role }) => role === "user");
-    if (!turn || this.#live) return;
-    event.preventDefault();
-    this.#view(turn).edit();
   }
 
   #newChat() {
@@ -304,6 +295,14 @@ export class Chat {
     this.#left = { chat: this.#model.get("chat"), tree: this.#tree };
     this.#frame.notebook.drop(this.#left.chat);
     this.#turn(newId());
+  }
+
+  /** A way back to a conversation. */
+  #offer({ chat, tree }) {
+    this.#conversation.empty.offer(() => {
+      this.#frame.notebook.keep(chat, tree);
+      this.#turn(chat);
+    });
   }
 
   #turn(chat) {
