@@ -1,7 +1,9 @@
-// Images and sounds on their way into a message: pasted, dropped, chosen or recorded, and shown until they are sent.
+// Images and sounds on their way into a message: pasted, dropped, chosen or recorded, and shown until they are sent. Text
+// files become a part of what is written.
 
 import { h } from "./dom.js";
 import { smallImage } from "./image.js";
+import { quoted } from "./quoted.js";
 import { Recorder } from "./recorder.js";
 import { player, smallSound } from "./sound.js";
 
@@ -18,15 +20,17 @@ export class Attachments {
   #pasted = 0;
   #say;
   #done;
+  #write;
   #allowed;
   #input = h("input", { type: "file", multiple: true, hidden: true, change: () => this.#chosen() });
   #buttons = { image: this.#button("image", "Image"), audio: this.#button("audio", "Sound") };
   #recorder;
 
-  /** `say(words)` tells what happened; `done()` gives the focus back. `allowed(kind)` resolves to words why the model takes none of it, or to "". */
-  constructor({ say, done, allowed }) {
+  /** `say(words)` tells what happened; `done()` gives the focus back; `write(text)` adds to what is written. `allowed(kind)` resolves to words why the model takes none of it, or to "". */
+  constructor({ say, done, write, allowed }) {
     this.#say = say;
     this.#done = done;
+    this.#write = write;
     this.#allowed = allowed;
     this.#recorder = new Recorder({ say, take: (file) => this.add([file]), allowed: () => allowed("audio") });
     this.list = h("ul", { class: "nbgen-files", "aria-label": "Files of this message", hidden: true });
@@ -94,7 +98,7 @@ export class Attachments {
       const name = file.name || `pasted file ${(this.#pasted += 1)}`;
       const refusal = await this.#refusal(file, name);
       if (refusal) refusals.push(refusal);
-      else this.#say(`${name} added, ${this.#count()}`);
+      else this.#say(kindOf(file) ? `${name} added, ${this.#count()}` : `${name} added as text`);
     }
     this.#reading -= 1;
     if (refusals.length) this.#say([...new Set(refusals)].join("; "));
@@ -104,14 +108,15 @@ export class Attachments {
   /** Take a file. Words why it was not taken, or "". */
   async #refusal(file, name) {
     const kind = kindOf(file);
-    if (!kind) return `${name} is no image or sound`;
-    const refusal = await this.#allowed(kind);
+    const refusal = kind && (await this.#allowed(kind));
     if (refusal) return refusal;
-    if (this.#given.length >= MAX_FILES) return `A message holds at most ${MAX_FILES} images and sounds`;
+    if (kind && this.#given.length >= MAX_FILES) return `A message holds at most ${MAX_FILES} images and sounds`;
     try {
-      this.#given.push({ kind, name, url: await KINDS[kind].read(file) });
+      if (kind) this.#given.push({ kind, name, url: await KINDS[kind].read(file) });
+      else this.#write(await quoted(file, name));
     } catch (error) {
-      return error instanceof RangeError ? `${name} ${error.message}` : `${name} is no ${KINDS[kind].word} that this browser can read`;
+      if (error instanceof RangeError) return `${name} ${error.message}`;
+      return kind ? `${name} is no ${KINDS[kind].word} that this browser can read` : `${name} is no image, sound or text`;
     }
     this.#show();
     return "";

@@ -24,6 +24,7 @@ export class Chat {
   #live = null;
   #own = ""; // the run that was begun here last
   #elsewhere = new WeakSet(); // answers that another window keeps
+  #left = null; // the conversation that a new one takes the place of
   #unheard = null; // the run that is to stop once the server is there again
   #frame;
   #compose;
@@ -77,7 +78,7 @@ export class Chat {
     const say = (words) => this.#frame.say(words);
     this.#variables = new Variables(model, say);
     this.#caller = new Caller(model, { say, fail: (words) => this.#uncalled(words) });
-    this.#files = new Attachments({ say, done: () => this.focus(), allowed: (kind) => this.#senses.refusal(kind) });
+    this.#files = new Attachments({ say, done: () => this.focus(), write: (text) => this.#compose.add(text), allowed: (kind) => this.#senses.refusal(kind) });
     this.#compose = new Compose({
       send: (text) => this.#send(text),
       stop: () => this.#stop(),
@@ -91,7 +92,7 @@ export class Chat {
       key: (event) => this.#key(event),
       sized: true,
       tools: [h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat")],
-      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#conversation.element, this.#conversation.following.element],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#tree.asked, say }), this.#conversation.element, this.#conversation.following.element],
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
@@ -110,7 +111,9 @@ export class Chat {
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
     const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
-    if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#messages);
+    if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#tree.said);
+    const left = this.#frame.notebook.left;
+    if (left && !this.#tree.size) this.#offer(left);
   }
 
   /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
@@ -135,14 +138,15 @@ export class Chat {
     this.#transport?.close();
   }
 
-  /** What is written and not sent, for the view that takes this one's place. */
+  /** What is written and not sent, and the conversation that gives way to a new one, for the view that takes this one's place. */
   get draft() {
-    return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given };
+    return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given, left: this.#left };
   }
 
-  set draft({ text, files }) {
+  set draft({ text, files, left }) {
     this.#compose.text = text;
     this.#files.given = files;
+    if (left) this.#offer(left);
   }
 
   focus() {
@@ -180,7 +184,7 @@ export class Chat {
     if (!(text.trim() || files.length) || this.#live || !this.#transport) return;
     if (!this.#variables.ready(this.#compose.input)) return;
     const system = this.#model.get("system");
-    const before = this.#messages.filter(({ role }) => role !== "system");
+    const before = this.#tree.said.filter(({ role }) => role !== "system");
     this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, files) }]);
     this.#compose.text = "";
     this.#files.clear();
@@ -266,14 +270,6 @@ export class Chat {
     this.#transport.follow(turn.run, 0);
   }
 
-  get #messages() {
-    return this.#tree.messages(this.#tree.path().at(-1));
-  }
-
-  #asked() {
-    return this.#messages.slice(0, this.#messages.findLastIndex(({ role }) => role === "user") + 1);
-  }
-
   async #stop() {
     if (this.#caller.waiting) return this.#caller.stop();
     const { run } = this.#live;
@@ -289,29 +285,36 @@ export class Chat {
   #key(event) {
     if (event.key === "Escape" && this.#live) this.#stop();
     const plain = !(event.shiftKey || event.ctrlKey || event.altKey || event.metaKey);
-    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text) this.#editLast(event);
+    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text && !this.#live) this.#conversation.editLast(this.#tree, event);
     else this.#compose.key(event);
   }
 
-  #editLast(event) {
-    const turn = this.#tree.path().findLast(({ role }) => role === "user");
-    if (!turn || this.#live) return;
-    event.preventDefault();
-    this.#view(turn).edit();
+  #newChat() {
+    if (!this.#tree.size) return this.focus();
+    if (this.#live) this.#stop();
+    this.#left = { chat: this.#model.get("chat"), tree: this.#tree };
+    this.#frame.notebook.drop(this.#left.chat);
+    this.#turn(newId());
   }
 
-  #newChat() {
-    if (this.#live) this.#stop();
-    this.#frame.notebook.drop(this.#model.get("chat"));
+  /** A way back to a conversation. */
+  #offer({ chat, tree }) {
+    this.#conversation.empty.offer(() => {
+      this.#frame.notebook.keep(chat, tree);
+      this.#turn(chat);
+    });
+  }
+
+  #turn(chat) {
     this.focus();
-    this.#model.set("chat", newId());
+    this.#model.set("chat", chat);
     this.#model.save_changes();
   }
 
   /** Once this answer is there; words for what the notebook does not keep, or "". */
   #keep(turn) {
     const here = !this.#elsewhere.has(turn);
-    tellTurns(this.#model, "ended", here ? this.#messages : []);
+    tellTurns(this.#model, "ended", here ? this.#tree.said : []);
     return here ? this.#frame.notebook.keep(this.#model.get("chat"), this.#tree) : "";
   }
 

@@ -38,6 +38,11 @@ export class Compose {
     this.#grow();
   }
 
+  /** Write this below what is there. */
+  add(text) {
+    this.text = [this.text.trimEnd(), text].filter(Boolean).join("\n\n");
+  }
+
   set busy(busy) {
     this.#busy = busy;
     this.button.textContent = busy ? this.#words.stop : this.#words.send;

@@ -49,6 +49,14 @@ export class Conversation {
     return `Version ${versions.indexOf(next) + 1} of ${versions.length}`;
   }
 
+  /** Have the last question edited, if there is one. */
+  editLast(tree, event) {
+    const turn = tree.path().findLast(({ role }) => role === "user");
+    if (!turn) return;
+    event.preventDefault();
+    this.view(turn).edit();
+  }
+
   /** The question of these turns that somebody is editing. */
   edited(turns) {
     return turns.find((turn) => typeof this.#views.get(turn)?.written === "string");

@@ -1,5 +1,5 @@
-// Markdown to DOM nodes, from marked's token tree. Raw HTML shows as text, images as links, and only web and mail
-// addresses become links: what a model writes may be hostile.
+// Markdown to DOM nodes, from marked's token tree. Raw HTML shows as text but for line breaks, images as links, and only
+// web and mail addresses become links: what a model writes may be hostile.
 
 import { Lexer, Tokenizer } from "marked";
 import { copyButton, h, scroller } from "./dom.js";
@@ -9,6 +9,8 @@ import { extensions, formula, startInHeading } from "./maths.js";
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
 const MAX_DEPTH = 40;
+/** How models break lines in the cells of tables. */
+const BREAK = /<br *\/?>/i;
 /** What inline markup may begin or end with; marked's time grows with the square of their number, that of links with its cube. */
 const MARK = /[\\<![`*~_$@]{1,3}|\]\(|:\/\/|www\.| {2}\n/g;
 const MAX_MARKS = 300;
@@ -27,6 +29,11 @@ class BoundedLexer extends Lexer {
 
 /** marked's, to which a heading's underline is looked for as far as the next formula alone, as a paragraph's end is. */
 class BoundedTokenizer extends Tokenizer {
+  /** One tilde strikes nothing: "3~5 or 10~20" are ranges. */
+  del(text) {
+    return text.startsWith("~~") ? super.del(text) : undefined;
+  }
+
   lheading(text) {
     const start = startInHeading(text.slice(1));
     return super.lheading(start < 0 ? text : text.slice(0, start + 1));
@@ -68,7 +75,7 @@ const MAKERS = {
   heading: (token, depth) => [h(`h${Math.min(6, token.depth + 2)}`, {}, ...nodes(token.tokens, depth))],
   text: (token, depth) => (token.tokens ? nodes(token.tokens, depth) : [decode(token.text)]),
   escape: (token) => [token.text],
-  html: (token) => [token.raw],
+  html: ({ raw }) => raw.split(BREAK).flatMap((text, i) => [...(i ? [h("br")] : []), ...(text ? [text] : [])]),
   maths: (token) => [formula(token)],
   codespan: (token) => [h("code", {}, token.text)],
   code: (token) => [codeBlock(token)],
@@ -85,9 +92,18 @@ function link(href, children) {
 }
 
 function list(token, depth) {
-  const items = token.items.map((item) => h("li", { class: item.task && "nbgen-task" }, ...(item.task ? [item.checked ? "☑ " : "☐ "] : []), ...nodes(item.tokens, depth)));
+  const items = token.items.map((item) => h("li", { class: item.task && "nbgen-task" }, ...nodes(parts(item), depth)));
   const start = token.ordered && token.start !== 1 ? { start: token.start } : {};
   return h(token.ordered ? "ol" : "ul", start, ...items);
+}
+
+/** An item's tokens: its texts are paragraphs where there are blank lines, and a task's box belongs to the first. */
+function parts({ task, checked, loose, tokens }) {
+  const all = tokens.map((token) => (loose && token.type === "text" ? { ...token, type: "paragraph" } : token));
+  if (!task) return all;
+  const box = { type: "escape", text: checked ? "☑ " : "☐ " };
+  const [first, ...others] = all;
+  return first?.tokens ? [{ ...first, tokens: [box, ...first.tokens] }, ...others] : [box, ...all];
 }
 
 function table(token, depth) {

@@ -73,6 +73,13 @@ export class Notebook {
     return words;
   }
 
+  /** Where this panel's chat has no name, the last one of those without that no panel shows any more: of a cell that was run again. */
+  get left() {
+    const chats = Object.entries(this.#chats()).filter(([id]) => MADE_UP.test(id) && !this.#isShown(id));
+    const [chat, turns] = (MADE_UP.test(this.#shows.chat) && chats.at(-1)) || [];
+    return chat ? { chat, tree: Tree.from(turns) } : null;
+  }
+
   /** Forget a chat without a name. */
   drop(chat) {
     const { [chat]: dropped, ...others } = this.#chats();

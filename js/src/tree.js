@@ -98,6 +98,16 @@ export class Tree {
     return role === "tool" || parent?.role === "tool";
   }
 
+  /** Messages of the chosen branch. */
+  get said() {
+    return this.messages(this.path().at(-1));
+  }
+
+  /** The same, up to the last question. */
+  get asked() {
+    return this.said.slice(0, this.said.findLastIndex(({ role }) => role === "user") + 1);
+  }
+
   /** Turns of the chosen branch, first to last. */
   path() {
     const path = [];

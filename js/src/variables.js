@@ -3,7 +3,7 @@
 import { ENDED, tell } from "./kernel.js";
 
 const BUSY_MS = 1500;
-const BRACES = /\{\{[^]+?\}\}/;
+export const BRACES = /\{\{[^]+?\}\}/;
 
 export class Variables {
   #model;

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { contentOf, fitting, frameUrls, imageUrl, lean, mediaOf, nameOf, same, sendable, soundUrl, textOf, videoUrl } from "../src/content.js";
 import { pythonCall } from "../src/python.js";
+import { quoted } from "../src/quoted.js";
 import { Tree } from "../src/tree.js";
 
 const image = (url = "data:image/png;base64,aGk=") => ({ type: "image_url", image_url: { url } });
@@ -83,4 +84,13 @@ test("a call in Python has words for images and sounds, not their bytes", () => 
   assert.match(heard, /    images=\[\.\.\.\],\n    audio=\[\.\.\.\],\n/);
   const call = pythonCall({ messages: [{ role: "user", content: contentOf("what?", [image()]) }], params: {} });
   assert.equal(call, '# images: files, PIL images, arrays or figures, 1 in this conversation\nimport nbgen\n\nresult = nbgen.generate(\n    "what?",\n    images=[...],\n)\n');
+});
+
+test("a text file becomes a block of code that nothing in it ends, and runs nothing", async () => {
+  const file = (...bytes) => new Blob(bytes);
+  assert.equal(await quoted(file("a,b\r\n1,2\n\n"), "data.CSV"), "data.CSV:\n```csv\na,b\n1,2\n```");
+  assert.equal(await quoted(file("````\n"), "notes"), "notes:\n`````\n````\n`````");
+  await assert.rejects(quoted(file("{{open('x')}}"), "a.html"), RangeError);
+  await assert.rejects(quoted(file("x".repeat(100_001)), "a.txt"), RangeError);
+  for (const bytes of [[0xff], [0x61, 0]]) await assert.rejects(quoted(file(new Uint8Array(bytes)), "a"), TypeError);
 });

@@ -128,6 +128,12 @@ test("markup means what it says", () => {
   shows("<b>raw</b> &amp; &#65;", "<p>&lt;b>raw&lt;/b> &amp; A</p>");
   shows("[x](javascript:alert(1))", "<p>x</p>");
   shows("- [x] done", '<ul><li class="nbgen-task">☑ done</li></ul>');
+  shows("- a\n  - b\n\n    c", "<ul><li>a<ul><li><p>b</p><p>c</p></li></ul></li></ul>");
+  shows("1. **a**\n\n   b", "<ol><li><p><strong>a</strong></p><p>b</p></li></ol>");
+  shows("- [ ] a\n\n  b", '<ul><li class="nbgen-task"><p>☐ a</p><p>b</p></li></ul>');
+  shows("3~5 or 10~20", "<p>3~5 or 10~20</p>");
+  shows("a<br>b <BR /><i>", "<p>a<br></br>b <br></br>&lt;i></p>");
+  shows("<br>\n<i>", "<br></br>\n&lt;i>");
 });
 
 test("an image is a link, since loading it would tell its server", () => {

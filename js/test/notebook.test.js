@@ -43,6 +43,17 @@ test("two views show a chat until both are gone", () => {
   assert.deepEqual(kept(), [id("a"), "plans"]);
 });
 
+test("a chat without a name is found by the next one, once no panel shows it", () => {
+  const { panel } = opened();
+  const first = panel(id("a"));
+  first.keep(id("a"), talk("one"));
+  const second = panel(id("b"));
+  assert.equal(second.left, null);
+  first.close();
+  assert.deepEqual([second.left.chat, second.left.tree.said[0].content], [id("a"), "one"]);
+  assert.equal(panel("plans").left, null);
+});
+
 test("a chat that gives way to a new one is dropped, unless it has a name", () => {
   const { panel, kept } = opened();
   for (const chat of [id("a"), "b".repeat(24), "plans"]) {

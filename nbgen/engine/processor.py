@@ -173,7 +173,7 @@ class Processor:
     def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
         """What the processor makes of a chat: whatever a user wrote is text, and only parts are media."""
         if not self.has_chat_template:
-            raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
+            raise InvalidRequest(template_options.NO_TEMPLATE, field="messages")
         call = template_options.read_by(self._processor.chat_template, options) | own
         call |= {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
         found = self._decoded(media)

@@ -30,6 +30,11 @@ RESERVED = frozenset(
 )
 
 XML_TOOLS = "xml_tools"
+#: Of a base model, which continues texts; both in its clients' words and in a notebook's.
+NO_TEMPLATE = (
+    "this model has no chat template and takes no messages: send a text that it is to continue, by complete=True, "
+    "%%nbgen --complete or nbgen.Stream in a notebook, by a prompt or text over HTTP"
+)
 
 
 class Generation(jinja2.ext.Extension):

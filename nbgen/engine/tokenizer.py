@@ -78,7 +78,7 @@ class Tokenizer:
         Raises InvalidRequest where there is no template or it refuses.
         """
         if not self.has_chat_template:
-            raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
+            raise InvalidRequest(template_options.NO_TEMPLATE, field="messages")
         template_options.check(options or {})
         self.check_chat(messages)
         answers = self.answers if any(m.tool_calls or m.reasoning or m.tool_call_id for m in messages) else None

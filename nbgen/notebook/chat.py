@@ -35,7 +35,8 @@ class Chat(Turns, Panel):
 
     With a name, `Chat("plans")`, the conversation is found again when the cell is run another time, also after the
     notebook has been closed: its metadata keep it. Chats of this name in other notebooks are other conversations.
-    Below the panel stands a transcript that needs no kernel.
+    From an empty panel without a name one can go back to the last conversation that had none. Below the panel stands a
+    transcript that needs no kernel.
 
     `tools` are functions that the model may want called, or tools as OpenAI's JSON, as in `nbgen.generate`: the kernel
     calls them once it is free, as it does with the callbacks of widgets, or in `wait`, and the panel shows each call

@@ -59,17 +59,32 @@ def _kernel() -> Any:
     return getattr(get_ipython(), "kernel", None)
 
 
+def _captured() -> bool:
+    """Whether a widget takes what is shown now, as in `with Output():` or under `interact`. It hears of no changes."""
+    widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
+    asked = _asked().get("header", {}).get("msg_id", "")
+    return bool(asked) and any(getattr(each, "msg_id", "") == asked for each in list(widgets.values()))
+
+
 class Output:
     """One output of the cell that runs, shown once and replaced after that."""
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
+        #: Where a widget takes what is shown: one of our own in it, which can be changed.
+        self._inner: Any = None
         self.shown = False
 
     def show(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
         from IPython.display import display
 
-        display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self.shown)
+        if not self.shown and _captured():
+            self._inner = sys.modules["ipywidgets"].Output()
+            display(self._inner)
+        if self._inner is not None:
+            self._inner.outputs = ({"output_type": "display_data", "data": bundle, "metadata": metadata or {}},)
+        else:
+            display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self.shown)
         self.shown = True
 
 

@@ -143,6 +143,8 @@ class NbgenMagics(Magics):
         if asks_for_help(line):
             print(help_text(self.ask))
             return
+        if not cell.strip():
+            raise UsageError("%%nbgen: what is asked goes into the lines below this one")
         options = parsed(self.ask, line)
         if options.out and not options.out.isidentifier():
             raise UsageError(f"--out {options.out}: not a variable's name")
@@ -279,7 +281,7 @@ def register(shell: Any) -> None:
         return
     magics = NbgenMagics(shell)
     shell.register_magics(magics)
-    shell.input_transformers_cleanup.insert(0, help_without_body)
+    shell.input_transformers_cleanup.insert(0, one_line)
     shell.events.register("post_run_cell", magics.errors.record)
     shell.Completer.custom_matchers.append(magics.matcher)
 
@@ -290,17 +292,26 @@ def unregister(shell: Any) -> None:
     magics = manager.registry.pop("NbgenMagics", None)
     if magics is not None:
         shell.events.unregister("post_run_cell", magics.errors.record)
-        shell.input_transformers_cleanup.remove(help_without_body)
+        shell.input_transformers_cleanup.remove(one_line)
         shell.Completer.custom_matchers.remove(magics.matcher)
     for kind in ("line", "cell"):
         manager.magics[kind].pop("nbgen", None)
 
 
-def help_without_body(lines: list[str]) -> list[str]:
-    """A cell of `%%nbgen --help` alone as one with a body, without which IPython calls no magic."""
+def one_line(lines: list[str]) -> list[str]:
+    """A cell of one line as the magics are to hear of it.
+
+    `%%nbgen …` gets a body, without which IPython calls no magic. A question after `%nbgen` loses its mark, which asks
+    IPython for help.
+    """
     first, *rest = lines or [""]
-    alone = first.startswith("%%nbgen") and asks_for_help(first) and not "".join(rest).strip()
-    return [first.rstrip("\n") + "\n", "\n"] if alone else lines
+    words = first.split()
+    if "".join(rest).strip() or words[:1] not in (["%nbgen"], ["%%nbgen"]):
+        return lines
+    if words[0] == "%%nbgen":
+        return [first.rstrip("\n") + "\n", "\n"]
+    asked = len(words) > 1 and words[1].rstrip("?") not in ("", *ACTIONS)
+    return [first.rstrip("? \n") + "\n"] if asked else lines
 
 
 def _check_action(action: str) -> None:

@@ -94,6 +94,9 @@ class Result(Turns):
     def __str__(self) -> str:
         return self.text
 
+    def __format__(self, form: str) -> str:
+        return format(self.text, form)
+
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else self.text[:59] + "…"
         return f"Result({start!r}, {self.caption or self.finish_reason or 'still to come'})"

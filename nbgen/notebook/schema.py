@@ -60,7 +60,8 @@ def described(kind: Any) -> tuple[Any, dict[str, Any]]:
     """What reads values of this kind, and their schema. Raises TypeError that says why it is no type."""
     if isinstance(kind, Mapping):
         return kind, _json(kind)
-    if isinstance(kind, msgspec.Struct) or (is_dataclass(kind) and not isinstance(kind, type)):
+    of_model = isinstance(kind, msgspec.Struct) or hasattr(type(kind), "model_json_schema")
+    if of_model or (is_dataclass(kind) and not isinstance(kind, type)):
         raise TypeError(f"got an object of {type(kind).__name__}; give the class itself")
     if hasattr(kind, "model_json_schema"):
         return kind, _asked(_told(kind.model_json_schema))

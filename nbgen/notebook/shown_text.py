@@ -1,8 +1,8 @@
 """Texts as Jupyter's Markdown: a model's, looking as in the panel, and a person's, as it was typed.
 
 Jupyter would take tags for HTML, fetch images, and read maths between any two dollars. Code is fenced and everything
-else is escaped in such a way that every reader of Markdown finds code and maths where they were found here: where one
-saw code that another does not see, a tag in it would come to life. Knows nothing of displays.
+else, but for line breaks, is escaped in such a way that every reader of Markdown finds code and maths where they were
+found here: where one saw code that another does not see, a tag in it would come to life. Knows nothing of displays.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MATHS = rf"""
   | (?P<environment>\\begin\{{(?P<name>[A-Za-z]+\*?)\}}
       (?:{_NO_ADDRESS}(?!{_EMPTY_LINE}|\\begin\{{(?P=name)\}})[^$`]){{1,5000}}?\\end\{{(?P=name)\}})
 """
+#: How models break lines in tables. Where a line begins, readers would take what follows for HTML.
+_BREAK = r"(?:(?<=\w)[ ]*|(?<=[^\W\d][.,;:!?)])[ ]*|(?<=[^\s>]))(?i:<br[ ]*/?>)+"
 _PROSE = rf"""
     \\(?P<escaped>[!-/:-@\[-`{{-~])
   | (?P<code>(?P<ticks>`++)(?P<held>[^\n]+?)(?<!`)(?P=ticks)(?!`))
@@ -50,6 +52,7 @@ _PROSE = rf"""
   | (?P<address>{_ADDRESS}\S*)
   | ~~(?P<struck>(?![\s~])[^~`\n]{{1,1000}}?(?<!\s))~~(?!~)
   | (?P<link><(?:https?://|mailto:)[^\s<>`"'$\\]*>)
+  | (?P<break>{_BREAK})
   | (?P<stray>`+|~+)
   | (?P<apart>\$|\\(?=(?:begin|end)\{{))
   | (?P<sign>{_SIGN.pattern})
@@ -185,7 +188,7 @@ def _written(found: re.Match[str]) -> str:
         return _IN_ADDRESS.sub(lambda sign: _entity(sign[0]), found[0])
     if "apart" in given:
         return _apart(found[0])
-    return found[0] if "link" in given else _formula(found[0], given)
+    return found[0] if "link" in given or "break" in given else _formula(found[0], given)
 
 
 def _formula(source: str, given: dict[str, str]) -> str:

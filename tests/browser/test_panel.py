@@ -209,6 +209,17 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
     expect(panel.message).to_be_focused()
     expect(panel.message).to_have_value("a draft")
     assert page.evaluate(kept) == []
+    page.get_by_role("button", name="New chat").click()  # nothing to give way to
+    page.get_by_role("button", name="Back to the conversation before").click()
+    expect(panel.answers).to_have_count(3)
+    expect(panel.message).to_be_focused()
+    expect(panel.message).to_have_value("a draft")
+    expect(transcript).to_have_count(1)
+    assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
+    opened.run(0)
+    page.get_by_role("button", name="Back to the conversation before").click()
+    expect(panel.answers).to_have_count(3)
+    assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
     panel.message.click(button="right")
     expect(page.locator(".lm-Menu")).to_have_count(0)
 

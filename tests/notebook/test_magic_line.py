@@ -45,4 +45,4 @@ def test_help_lists_all_options(shell: InteractiveShell) -> None:
     run(shell, "%%nbgen --max-new-tokens 1 --system 'explain what -h means'\nhi")
     assert shell.user_ns["_"].messages[0]["content"] == "explain what -h means"
     shell.run_line_magic("unload_ext", "nbgen")
-    assert shell.input_transformers_cleanup[0].__name__ != "help_without_body"
+    assert shell.input_transformers_cleanup[0].__name__ != "one_line"

@@ -192,7 +192,7 @@ def test_images_go_before_the_text_of_the_last_question() -> None:
 
 def test_a_model_of_text_refuses_them_in_words(connected) -> None:
     for asked in ({"complete": True}, {}):
-        with pytest.raises(InvalidRequest, match=r"takes no image|no chat template"):
+        with pytest.raises(InvalidRequest, match=r"takes no image|no chat template .* by complete=True"):
             nbgen.generate("a", images=RED, **asked)
     with pytest.raises(InvalidRequest, match="takes no audio"):
         nbgen.generate("a", audio=(np.zeros(9), 8000), complete=True)

@@ -18,6 +18,7 @@ def full() -> Result:
 def test_the_text_is_the_result() -> None:
     result = full()
     assert str(result) == "**hi**"
+    assert f"{result:>8.5}|" == "   **hi*|"
     assert result.caption == "42 tokens · 0.03 s to first token · 210 tokens/s"
     assert Result(ttft_s=0.004).caption == "4 ms to first token"
     assert Result(ttft_s=0.0).caption == "1 ms to first token"

@@ -76,6 +76,7 @@ def test_types_with_models_of_pydantic_in_them_work_too() -> None:
         assert (type(value), value.minutes) == (Model, 20)
     assert Schema(Model | None).parse("null") is None
     assert Schema(Model | None).parse(TEXT).name == "Pancakes"
+    assert "Pancakes" in str(Schema(Annotated[Model, "a note"]).parse(TEXT))
     assert "Pancakes" in html_table([Schema(Model).parse(TEXT)])
     with pytest.raises(InvalidAnswer, match="does not fit the schema"):
         Schema(list[Model]).parse("[{}]")
@@ -263,10 +264,9 @@ def test_what_is_no_schema_is_refused() -> None:
     for wrong in (lambda: None, '{"type": "object"}', "Missing"):
         with pytest.raises(InvalidRequest, match="schema must be"):
             Schema(wrong)
-    objects = [(Plain("a", 1, "easy"), "Plain"), (Struct("a", 1, "easy"), "Struct")]
-    for wrong, name in objects:
-        with pytest.raises(InvalidRequest, match=f"got an object of {name}; give the class itself"):
-            Schema(wrong)
+    for kind in (Plain, Struct, Model):
+        with pytest.raises(InvalidRequest, match=f"got an object of {kind.__name__}; give the class itself"):
+            Schema(kind(name="a", minutes=1, level="easy"))
     with pytest.raises(InvalidRequest, match=r"this dict is none .*; names with Python types are a dataclass"):
         Schema({"name": str})
     for wrong in (Arrays, list[Arrays]):

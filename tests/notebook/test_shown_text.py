@@ -38,6 +38,8 @@ BACKSLASH = "<span>&#92;</span>"
         ("a ``` <b>\n` <i>", "a &#96;&#96;&#96; &lt;b>\n&#96; &lt;i>"),
         ("| `a | <b>` |", "| <code>a &#124; &lt;b&#62;</code> |"),
         ("`\\begin{a}` <b>", "<code>&#92;begin&#123;a&#125;</code> &lt;b>"),
+        ("| a. <br> b<BR/><br>c | `<br>` |", "| a. <br> b<BR/><br>c | `<br>` |"),
+        ("<br>\n- <br>\n1. <br>\n><br>", "&lt;br>\n- &lt;br>\n1. &lt;br>\n>&lt;br>"),
     ],
 )
 def test_tags_and_images_are_text_and_code_is_code(text: str, markdown: str) -> None:
