@@ -39,6 +39,16 @@ def decode_fallback(ids: list[int]) -> str:
 CHARACTERS = st.sampled_from("a\u00e9\u0f40\U0001f600").map(lambda character: list(character.encode()))
 
 
+@given(st.lists(st.one_of(CHARACTERS, st.integers(0, 255).map(lambda byte: [byte])), max_size=40))
+def test_a_token_begins_where_it_stands_in_the_text(characters: list[list[int]]) -> None:
+    ids = [byte for character in characters for byte in character]
+    detokenizer, places = Detokenizer(decode_bytes, lambda _: False, []), []
+    for token in ids:
+        places.append(detokenizer.place(token))
+        detokenizer.append(token)
+    assert places == [len(decode_bytes(ids[: end + 1])) - 1 for end in range(len(ids))]
+
+
 def stream(detokenizer: Detokenizer, ids: list[int]) -> list[str]:
     return [detokenizer.append(token) for token in ids] + [detokenizer.flush()]
 
