@@ -62,6 +62,7 @@ def test_text_arrives_whole_characters_at_a_time(text: str) -> None:
 
 @given(st.lists(st.integers(0, 300).map(lambda token: [token]) | CHARACTERS, max_size=60))
 @example([list("\u0f40".encode())] * MAX_HELD_TOKENS)
+@example([[0]] * 21 + [[128], [256], *[list("\U0001f600".encode())] * 2, [128]])
 def test_byte_fallback_never_retracts(parts: list[list[int]]) -> None:
     ids = [token for part in parts for token in part]
     pieces = stream(Detokenizer(decode_fallback, lambda token: token < 256, []), ids)
@@ -70,9 +71,10 @@ def test_byte_fallback_never_retracts(parts: list[list[int]]) -> None:
 
 
 def _runs(ids: list[int]) -> list[list[int]]:
+    """Raw bytes, and what has no text, between letters."""
     runs: list[list[int]] = [[]]
     for token in ids:
-        runs.append([]) if token >= 256 else runs[-1].append(token)
+        runs.append([]) if token > 256 else runs[-1].append(token)
     return runs
 
 
