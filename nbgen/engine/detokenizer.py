@@ -44,11 +44,18 @@ class Detokenizer:
         other._ids = [*self._ids]
         return other
 
-    @property
-    def length(self) -> int:
-        """Whole characters so far, those among them that are held back."""
-        held = self._pending().rstrip(REPLACEMENT) if self._read < len(self._ids) else ""
-        return self._length + len(held)
+    def place(self, token_id: int) -> int:
+        """Where in the text a token would begin: in a character that is not whole, where it goes on with that."""
+        if self._read == len(self._ids):
+            return self._length
+        shown, window = self._decode(self._ids[self._window : self._read]), self._ids[self._window :]
+        held, after = (self._decode([*window, *more])[len(shown) :] for more in ((), (token_id,)))
+        if self._is_byte(token_id):
+            whole = held.rstrip(REPLACEMENT)
+        else:
+            goes_on = after == held or not after.startswith(held)
+            whole = held.removesuffix(REPLACEMENT) if goes_on else held
+        return self._length + len(whole)
 
     def append(self, token_id: int) -> str:
         """Add a token; the text that is now certain."""

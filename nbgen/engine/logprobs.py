@@ -96,7 +96,7 @@ class Logprobs:
         if (options := sequence.logprobs) is None or numbers is None:
             return []
         (found,) = self._describe(numbers, [token], options)
-        return [msgspec.structs.replace(found, offset=sequence.detokenizer.length) if options.text else found]
+        return [msgspec.structs.replace(found, offset=sequence.detokenizer.place(token)) if options.text else found]
 
     def prompt(self, sequence: Sequence, position: int, scores: torch.Tensor) -> None:
         """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there.

@@ -237,7 +237,7 @@ class Sequence:
         if self.matcher is not None:
             return (
                 "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias, "
-                "custom_logit_processor) forbid"
+                "bad_words, custom_logit_processor) forbid"
             )
         who = "the model" if self.logit_processor is None else "the model, or else custom_logit_processor,"
         return f"{who} produced no finite score: no token is allowed here"

@@ -23,6 +23,7 @@ SLICE = 2**20
 MAX_OBJECTS, MAX_LISTS, MAX_QUOTES = 2**16, 2**19, 2**20
 #: Values that are read in one go.
 MAX_VALUES_AT_ONCE = 2**20
+NOT_UTF8 = "a text in it is not UTF-8"
 
 
 def check_structure(body: memoryview, *, values: int | None = None) -> None:
@@ -42,8 +43,10 @@ def check_structure(body: memoryview, *, values: int | None = None) -> None:
                 )
 
 
-def why_malformed(body: memoryview, error: msgspec.DecodeError) -> str:
+def why_malformed(body: memoryview, error: msgspec.DecodeError | UnicodeDecodeError) -> str:
     """What msgspec says of JSON that is none; where a number is not finite, which Python's json writes, that."""
+    if isinstance(error, UnicodeDecodeError):
+        return NOT_UTF8
     place = int(found[1]) if (found := re.search(r"\(byte (\d+)\)", str(error))) else 0
     if word := re.search(rb"-?(NaN|Infinity)", body[max(0, place - 2) : place + 8]):
         return f"{word[0].decode()} is not a finite number: send the tensor as binary data"

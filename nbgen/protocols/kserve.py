@@ -130,7 +130,7 @@ def _decode(body: memoryview, hint: str) -> _Body:
         fields = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         deep = f"JSON nesting depth exceeds {MAX_DEPTH}"
-        why = why_malformed(body, error) if isinstance(error, msgspec.DecodeError) else deep
+        why = deep if isinstance(error, RecursionError) else why_malformed(body, error)
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}{hint}") from None
     if max(len(fields.inputs), len(fields.outputs)) > MAX_TENSORS:
         raise InvalidRequest(f"the request names more than {MAX_TENSORS} tensors")
@@ -147,8 +147,8 @@ def _part(name: str, raw: msgspec.Raw, limit: int, decode: Callable[[msgspec.Raw
         raise InvalidRequest(f"'{name}' has {size} bytes of JSON; at most {limit}")
     try:
         return decode(raw)
-    except msgspec.DecodeError as error:
-        raise MalformedBody(f"failed to parse '{name}': {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedBody(f"failed to parse '{name}': {why_malformed(memoryview(raw), error)}") from None
 
 
 # --- inputs

@@ -97,8 +97,11 @@ def check_media(items: Sequence[Item], field: str) -> None:
 
 
 def decode_base64(text: str, type: MediaType, field: str) -> Media:
-    """The medium whose file is `text`. Raises InvalidRequest."""
-    return Media(type=type, data=_decoded(text, type, field))
+    """The medium whose file is `text`, in base64 or a data URL. Raises InvalidRequest."""
+    item = _parse_text(text, type, {}, field)
+    if isinstance(item, Source):
+        raise InvalidRequest(f"`{field}`: send the {type} itself, as base64 or as a data URL", field=field)
+    return item
 
 
 def check_size(size: int, type: MediaType, field: str) -> None:

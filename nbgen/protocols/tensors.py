@@ -20,7 +20,7 @@ from nbgen.bytes_elements import MAX_ELEMENTS, pack_bytes, unpack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols.json_body import MAX_DEPTH
-from nbgen.protocols.json_structure import depth
+from nbgen.protocols.json_structure import NOT_UTF8, depth
 from nbgen.tensor_spec import ELEMENT_BYTES
 
 NUMPY = {
@@ -116,6 +116,8 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
             count += len(values)
     except msgspec.ValidationError:  # of a number that no machine has
         raise InvalidRequest(f"a value is out of range of {datatype}") from None
+    except UnicodeDecodeError:
+        raise InvalidRequest(NOT_UTF8) from None
     return Binary(parts).joined() if parts else memoryview(b""), count
 
 

@@ -59,8 +59,10 @@ def _parse(body: memoryview) -> Members:
     except json.JSONDecodeError as error:
         why = f"not JSON: {error.msg} (character {error.pos})"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
-    except ValueError:
-        raise MalformedBody("failed to parse the request JSON buffer: not JSON in UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"failed to parse the request JSON buffer: not UTF-8 (byte {error.start})") from None
+    except ValueError:  # of more digits than Python reads
+        raise MalformedBody("failed to parse the request JSON buffer: a number is too long") from None
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
     if len(value) > MAX_KEYS:

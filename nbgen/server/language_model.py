@@ -132,11 +132,13 @@ class LanguageModel(ServedModel):
         read = 0
         while True:
             _raise_error(run)
-            over, news = run.ended is not None, Sample()
-            if over or any(output.token_ids for output in run.outputs[read:]):
-                for output in run.outputs[read:]:
+            over, news, new = run.ended is not None, Sample(), run.outputs[read:]
+            while new and not over and not new[-1].token_ids:  # rows of a token that comes next
+                new.pop()
+            if over or new:
+                for output in new:
                     news.add(output)
-                read = len(run.outputs)
+                read += len(new)
                 yield [[news]]
             if over:
                 return

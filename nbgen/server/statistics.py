@@ -10,6 +10,8 @@ from collections import defaultdict
 from typing import Any, Literal, NamedTuple, get_args
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
+#: Responses of a stream with an entry of their own; the last entry has all that come later, too.
+MAX_RESPONSES = 1024
 #: Why a request failed: no room or time for it, its caller left, the model could not, anything else.
 Reason = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
@@ -78,7 +80,7 @@ class Statistics:
 
     def responded(self, index: int, ns: int, outcome: str = "success") -> None:
         """The response number `index` of a request: a success, a fail, an empty_response, or a cancel."""
-        response = self._responses[index]
+        response = self._responses[min(index, MAX_RESPONSES - 1)]
         response[outcome].add(ns)
         if outcome == "success":
             response["compute_infer"].add(ns)

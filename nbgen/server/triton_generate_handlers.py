@@ -11,6 +11,7 @@ from nbgen.protocols import kserve_checks, triton_generate
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve import MAX_INPUT_BYTES
 from nbgen.protocols.kserve_answer import JSON
+from nbgen.server.base_handler import RETRY_AFTER
 from nbgen.server.kserve_handler import KserveHandler
 from nbgen.server.kserve_handlers import MODEL
 from nbgen.server.off_loop import off_loop
@@ -77,6 +78,8 @@ class GenerateStreamHandler(GenerateHandler):
             if error.status < 500:
                 raise error
             self.set_status(error.status)
+            if error.retryable:
+                self.set_header("Retry-After", RETRY_AFTER)
         await self.write_event(triton_generate.error_event(error))
 
 

@@ -39,6 +39,16 @@ def decode_fallback(ids: list[int]) -> str:
 CHARACTERS = st.sampled_from("a\u00e9\u0f40\U0001f600").map(lambda character: list(character.encode()))
 
 
+@given(st.lists(st.one_of(CHARACTERS, st.integers(0, 255).map(lambda byte: [byte])), max_size=40))
+def test_a_token_begins_where_it_stands_in_the_text(characters: list[list[int]]) -> None:
+    ids = [byte for character in characters for byte in character]
+    detokenizer, places = Detokenizer(decode_bytes, lambda _: False, []), []
+    for token in ids:
+        places.append(detokenizer.place(token))
+        detokenizer.append(token)
+    assert places == [len(decode_bytes(ids[: end + 1])) - 1 for end in range(len(ids))]
+
+
 def stream(detokenizer: Detokenizer, ids: list[int]) -> list[str]:
     return [detokenizer.append(token) for token in ids] + [detokenizer.flush()]
 
@@ -52,6 +62,7 @@ def test_text_arrives_whole_characters_at_a_time(text: str) -> None:
 
 @given(st.lists(st.integers(0, 300).map(lambda token: [token]) | CHARACTERS, max_size=60))
 @example([list("\u0f40".encode())] * MAX_HELD_TOKENS)
+@example([[0]] * 21 + [[128], [256], *[list("\U0001f600".encode())] * 2, [128]])
 def test_byte_fallback_never_retracts(parts: list[list[int]]) -> None:
     ids = [token for part in parts for token in part]
     pieces = stream(Detokenizer(decode_fallback, lambda token: token < 256, []), ids)
@@ -60,9 +71,10 @@ def test_byte_fallback_never_retracts(parts: list[list[int]]) -> None:
 
 
 def _runs(ids: list[int]) -> list[list[int]]:
+    """Raw bytes, and what has no text, between letters."""
     runs: list[list[int]] = [[]]
     for token in ids:
-        runs.append([]) if token >= 256 else runs[-1].append(token)
+        runs.append([]) if token > 256 else runs[-1].append(token)
     return runs
 
 

@@ -48,6 +48,9 @@ REFUSED: list[tuple[Any, int, str]] = [
         for word in ("NaN", "Infinity", "-Infinity")
     ],
     (b'{"inputs":[{"name":' + b"[" * 250_000, 400, "failed to parse"),
+    (json.dumps(inputs(name="~")).encode().replace(b"~", b"\xff"), 400, "a text in it is not UTF-8"),
+    (json.dumps(inputs(datatype="BYTES", data=["~"])).encode().replace(b"~", b"\xff"), 400, "input 'A': a text in it"),
+    (json.dumps(inputs(parameters={"~": 1})).encode().replace(b"~", b"\xff"), 400, "'parameters': a text in it"),
     ({}, 400, "inputs"),
     ({"inputs": {}}, 400, "inputs"),
     (inputs(name=...), 400, "name"),

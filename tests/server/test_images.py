@@ -126,10 +126,13 @@ def test_a_prompt_without_a_place_has_its_image_first(seeing: Server, reference:
     part = {"type": "image_url", "image_url": {"url": data_url(picture(1))}}
     run = {"prompt": "What?", "media": [part], "params": GREEDY, "stream": False}
     assert seeing.http.post("api/v1/runs", json=run).json()["text"] == text
-    triton = {"text_input": "What?", "image": [base64_of(picture(1))], "exclude_input_in_output": True}
+    triton = {"text_input": "What?", "exclude_input_in_output": True}
     triton |= {"max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True, "skip_special_tokens": False}
-    answer = seeing.http.post(f"v2/models/{NAME}/generate", json=triton)
-    assert answer.json()["text_output"] == text, answer.text
+    for image in (base64_of(picture(1)), data_url(picture(1))):
+        answer = seeing.http.post(f"v2/models/{NAME}/generate", json=triton | {"image": [image]})
+        assert answer.json()["text_output"] == text, answer.text
+    refused = seeing.http.post(f"v2/models/{NAME}/generate", json=triton | {"image": "http://localhost/a.png"})
+    assert refused.json() == {"error": "`image`: send the image itself, as base64 or as a data URL"}
     assert "image" in [each["name"] for each in seeing.http.get(f"v2/models/{NAME}").json()["inputs"]]
 
 

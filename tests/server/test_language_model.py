@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from nbgen.server.engine_life import State
 from nbgen.server.language_model import STATES
-from tests.server.conftest import BUSY, Server, wait_for
+from tests.server.conftest import BUSY, Server, events, wait_for
 from tests.server.triton import WithToken, client, counts, flag, tensor, text
 
 PROMPT = list(b"Once upon a time there was a fox")
@@ -163,6 +164,26 @@ def test_thirty_two_clients_at_once_are_counted_exactly(server: Server, referenc
         assert after["inference_stats"][name]["count"] - before["inference_stats"][name]["count"] == 64, name
     assert after["inference_count"] - before["inference_count"] == 64
     assert after["inference_stats"]["fail"] == before["inference_stats"]["fail"]
+
+
+def test_each_piece_of_a_stream_has_the_rows_of_its_tokens(server: Server) -> None:
+    """A row of scores comes as a message of its own, before its token."""
+    flags = ("return_generation_logits", "return_log_probs", "return_num_output_tokens")
+    options = {"stream": True, "max_tokens": 200, "ignore_eos": True, **dict.fromkeys(flags, True)}
+
+    def ask(prompt: str) -> list[tuple[int, ...]]:
+        body = {"text_input": prompt, **options}
+        found = [
+            json.loads(each.data)
+            for each in events(server.http, "POST", f"v2/models/{MODEL}/generate_stream", json=body)
+        ]
+        names = ("generation_logits", "output_log_probs")
+        return [(each["num_output_tokens"], *(np.size(each[name]) for name in names)) for each in found]
+
+    with ThreadPoolExecutor(16) as pool:
+        pieces = [piece for found in pool.map(ask, map(chr, range(97, 113))) for piece in found]
+    assert [(tokens * 260, tokens) for tokens, *_ in pieces] == [tuple(sizes) for _, *sizes in pieces]
+    assert sum(tokens for tokens, *_ in pieces) == 16 * 200
 
 
 def test_computing_the_prompt_is_no_waiting(server: Server) -> None:

@@ -62,6 +62,9 @@ def test_weights_and_cache_leave_memory_and_come_back(heavy: Server) -> None:
     assert (entry["state"], entry["reason"]) == ("UNAVAILABLE", "released")
     for path in ("v2/health/ready", f"v2/models/{entry['name']}/ready"):
         assert heavy.http.get(path).status_code == 400
+    streamed = heavy.http.post(f"v2/models/{entry['name']}/generate_stream", json={"text_input": "a", "stream": True})
+    assert (streamed.status_code, bool(streamed.headers.get("retry-after"))) == (503, True)
+    assert streamed.text.startswith('data: {"error":')
     assert heavy.http.post("resume_memory_occupation", json={}).status_code == 200
     assert heavy.model()["state"] == "ready"
     assert said(heavy) == expected

@@ -243,3 +243,6 @@ def test_bad_words_never_come_on_openais_routes(server: Server) -> None:
         return server.http.post("v1/completions", json=body | options).json()["choices"][0]["text"]
 
     assert (text(), text(bad_words=["a"])) == ("a" * 8, "b" * 8)
+    refused = server.http.post("v1/completions", json={"prompt": "x", "regex": "a+", "bad_words": ["a"]})
+    assert refused.status_code == 400
+    assert "bad_words" in refused.json()["message"]
