@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.engine.test_images import Reference
 
 TOKEN = "a-test-token"
+#: Of an httpx client: certificates, which nobody here asks for, take it longer to read than a call takes.
+CALLER: dict[str, Any] = {"timeout": PATIENCE, "verify": False}
 BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
 
 
@@ -63,7 +65,7 @@ class Server:
             )
         self.root = f"http://127.0.0.1:{self.port}{base}"
         self._auth = {"Authorization": f"token {token}"} if token else {}
-        self.http = httpx.Client(base_url=self.root + "nbgen/", headers=self._auth, timeout=PATIENCE)
+        self.http = httpx.Client(base_url=self.root + "nbgen/", headers=self._auth, **CALLER)
         try:
             self._wait()
         except BaseException:
@@ -89,7 +91,7 @@ class Server:
 
     def anonymous(self, **headers: str) -> httpx.Client:
         """A client that shows nothing but `headers`."""
-        return httpx.Client(base_url=self.root + "nbgen/", headers=headers, timeout=PATIENCE)
+        return httpx.Client(base_url=self.root + "nbgen/", headers=headers, **CALLER)
 
     def model(self) -> dict[str, Any]:
         return self.http.get("api/v1/model").json()
