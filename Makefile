@@ -8,7 +8,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test soak oldest newest check compiled format bench demo panel clean
+.PHONY: help lab test soak oldest newest check format bench demo panel clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -17,8 +17,7 @@ help: ## list these targets
 lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
-test: $(VENV)/.test ## install everything and run all tests
-	$(MAKE) --no-print-directory --jobs=2 check compiled
+test: check ## install everything and run all tests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
 soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
@@ -45,10 +44,6 @@ check: $(VENV)/.test ## look at format and types, and lint; changes nothing
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
-
-# What tests begin with, beside the one process that looks at types.
-compiled: $(VENV)/.test
-	$(BIN)/python -m tests.compiled
 
 format: $(VENV)/.test ## format, and mend what can be mended alone
 	$(BIN)/ruff check --fix
