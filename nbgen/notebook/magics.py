@@ -314,6 +314,10 @@ def one_line(lines: list[str]) -> list[str]:
     return [first.rstrip("? \n") + "\n"] if asked else lines
 
 
+#: So that a terminal does not take the first line of a cell for all of it.
+one_line.has_side_effects = True  # type: ignore[attr-defined]
+
+
 def _check_action(action: str) -> None:
     if action not in ACTIONS:
         known = f"choose from {', '.join(ACTIONS)}"

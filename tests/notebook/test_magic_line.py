@@ -31,6 +31,11 @@ def test_stops_may_have_line_breaks(shell: InteractiveShell) -> None:
     assert list(shell.user_ns["_"].params["stop"]) == ["\n", "\n\t", r"C:\n", r"\d"]
 
 
+def test_a_terminal_waits_for_what_is_asked(shell: InteractiveShell) -> None:
+    states = [shell.check_complete(cell)[0] for cell in ("%%nbgen -t 0", "%%nbgen -t 0\nhi", "%%nbgen -t 0\nhi\n\n")]
+    assert states == ["incomplete", "incomplete", "complete"]
+
+
 def test_help_lists_all_options(shell: InteractiveShell) -> None:
     line, good = run(shell, "%nbgen --help")
     assert good
