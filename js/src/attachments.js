@@ -164,8 +164,9 @@ export class Attachments {
   }
 }
 
-/** What a file is by its type; a video counts by its sound. */
-export function kindOf({ type }) {
+/** What a file is by its type; a video counts by its sound, and TypeScript is none, whatever browsers take its `.ts` for. */
+export function kindOf({ type, name = "" }) {
+  if (/\.tsx?$/.test(name)) return null;
   if (type.startsWith("image/")) return "image";
   return /^(audio|video)\//.test(type) ? "audio" : null;
 }

@@ -47,8 +47,9 @@ def why_malformed(body: memoryview, error: msgspec.DecodeError | UnicodeDecodeEr
     """What msgspec says of JSON that is none; where a number is not finite, which Python's json writes, that."""
     if isinstance(error, UnicodeDecodeError):
         return NOT_UTF8
-    place = int(found[1]) if (found := re.search(r"\(byte (\d+)\)", str(error))) else 0
-    if word := re.search(rb"-?(NaN|Infinity)", body[max(0, place - 2) : place + 8]):
+    place = re.search(r"\(byte (\d+)\)", str(error))
+    near = body[max(0, int(place[1]) - 2) : int(place[1]) + 8] if place else b""
+    if word := re.search(rb"-?(NaN|Infinity)", near):
         return f"{word[0].decode()} is not a finite number: send the tensor as binary data"
     return str(error)
 
