@@ -114,7 +114,7 @@ class MediaEncoder:
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
 
     def overlay(self, items: list[ScheduledSequence]) -> AbstractContextManager[Any]:
-        """Around a forward of packed `items`: the decoder gets what was encoded of those with media."""
+        """Around a forward of packed `items`: the decoder gets what was encoded of those with media, from now on."""
 
         def replace(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             return args, {**kwargs, **_merged(items, kwargs)}

@@ -193,10 +193,9 @@ class ModelRunner:
         """Scores of packed `rows`, hidden states where anybody asks, and the experts of who asks for those."""
         step, ids, positions = self._step(items), self._ids(items, newest), _positions(items)
         forward = next(each for each in self._forwards if each.suits(step, items))
-        lengths, seen = self._rotary.lengths(items), self.media.overlay(items)
-        adapted = self.lora.of(items, rows if forward.selects(items) else None)
+        lengths, adapted = self._rotary.lengths(items), self.lora.of(items, rows if forward.selects(items) else None)
         watched, routed = self._hidden_states.of(items), self._routed_experts.of(items)
-        with lengths, adapted, seen, watched as hidden, routed as routes:
+        with lengths, adapted, self.media.overlay(items), watched as hidden, routed as routes:
             scores = forward.scores(step, items, ids, positions, rows)
         return scores, hidden.rows(rows), _experts(items, routes)
 

@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -372,6 +373,15 @@ def test_media_for_which_there_is_no_memory_are_not_called_wrong(llava: Served) 
     finally:
         handle.remove()
     assert (output.finish_reason.type, output.finish_reason.status) == ("error", 503)
+
+
+def test_a_step_that_fails_before_its_forward_leaves_no_media_to_others(llava: Served) -> None:
+    runner, words = llava.assembly.engine._runner, llava.text("look at ", " here")
+    request = GenerateRequest(rid="1", text=words, media=media(picture(3)), params=PARAMS)
+    with mock.patch.object(runner.lora, "of", side_effect=[nullcontext(), MemoryError, *[nullcontext()] * 99]):
+        (answer,) = llava.answers(request)
+    assert not runner.model.get_decoder()._forward_pre_hooks
+    assert answer == llava.reference.answer(words, [picture(3)])
 
 
 def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
