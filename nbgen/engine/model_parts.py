@@ -11,6 +11,7 @@ from nbgen.engine.known_code import like
 from nbgen.engine.llama_like import LIKE
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.per_layer_parts import PerLayerParts
+from nbgen.engine.prompt_embeds import IDS_ALONE
 from nbgen.engine.scheduler import ScheduledSequence
 
 DECODERS = (
@@ -75,8 +76,6 @@ DECODERS = (
 )
 #: Whose embeddings have the norm of what the layers make.
 NORMED = ("nanochat.NanoChatModel",)
-#: Whose embeddings are multiplied where they are looked up alone.
-IDS_ALONE = ("falcon_h1.FalconH1Model",)
 #: Whose positions have embeddings, and from the how manieth on.
 PLACES = {
     "gpt2.GPT2Model": ("wpe", 0),

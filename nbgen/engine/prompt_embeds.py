@@ -5,15 +5,19 @@ Knows nothing of caches. `width` says which models can be run so.
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbgen.engine.known_code import like
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.messages import Tensor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+#: Decoders that multiply what they look up themselves, and no embeddings that they are given.
+IDS_ALONE = ("falcon_h1.FalconH1Model",)
 
 
 def width(model: "PreTrainedModel") -> int:
@@ -33,7 +37,7 @@ def begins(item: ScheduledSequence) -> bool:
 
 def merge(model: "PreTrainedModel", ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> torch.Tensor:
     """The embeddings `[B, T, width]` of packed `ids` `[B, T]`, those of prompts given as such in their places."""
-    embedded = model.get_input_embeddings()(ids).clone()
+    embedded = _looked_up(model, ids)
     rows = embedded.flatten(0, 1)
     for start, item in packed(items):
         sequence = item.sequence
@@ -44,9 +48,16 @@ def merge(model: "PreTrainedModel", ids: torch.Tensor, items: Sequence[Scheduled
 
 def fill(model: "PreTrainedModel", ids: torch.Tensor, embeds: Tensor, known: int) -> torch.Tensor:
     """The same for the `ids` `[1, T]` of one sequence from the position `known` on."""
-    embedded = model.get_input_embeddings()(ids).clone()
+    embedded = _looked_up(model, ids)
     _replace(embedded[0], embeds, known)
     return embedded
+
+
+def _looked_up(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
+    """A copy of what the model itself begins with, where it is given these `ids`."""
+    decoder: Any = model.get_decoder()
+    multiplies = decoder is not None and like(decoder, IDS_ALONE)
+    return model.get_input_embeddings()(ids) * (decoder.embedding_multiplier if multiplies else 1.0)
 
 
 def _replace(rows: torch.Tensor, embeds: Tensor, position: int) -> None:

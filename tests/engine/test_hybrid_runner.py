@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from nbgen.engine import prompt_embeds
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.stateful_blocks import StatefulBlocks
-from nbgen.messages import GenerateRequest, LogprobOptions
+from nbgen.messages import GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
@@ -86,6 +87,17 @@ def test_states_are_given_back_and_taken_again(folder: Path) -> None:
     assert runner.bytes_per_state == state
     assert assembly.engine.status().snapshots_kept == 0
     assert answers(assembly, REQUESTS) == expected
+
+
+def test_ids_beside_embeddings_count_as_much_as_alone() -> None:
+    config = AutoConfig.for_model(
+        "falcon_h1", vocab_size=64, hidden_size=64, num_hidden_layers=1, mamba_d_ssm=128, embedding_multiplier=5.0
+    )
+    model, tokens = AutoModelForCausalLM.from_config(config).eval(), torch.arange(8)[None]
+    given = Tensor(name="", datatype="FP32", shape=(3, 64), data=memoryview(bytes(4 * 3 * 64)))
+    embedded = prompt_embeds.fill(model, tokens, given, known=3)  # behind all that is given
+    with torch.no_grad():
+        assert torch.equal(model(inputs_embeds=embedded).logits, model(input_ids=tokens).logits)
 
 
 def test_what_begins_anew_with_every_chunk_reuses_nothing(folder: Path) -> None:

@@ -60,7 +60,7 @@ void thin(float deviations, T* numbers, int64_t width) {
     const float mean = sum / width;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < width; i++) squares += (widen(numbers[i]) - mean) * (widen(numbers[i]) - mean);
-    const float least = rounded<T>(mean + std::sqrt(squares / width) * deviations);
+    const float least = rounded<T>(mean + std::sqrt(squares / width) * rounded<T>(deviations));
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) narrow(std::max(widen(numbers[i]) - least, 0.0f), numbers + i);
 }
