@@ -41,4 +41,5 @@ test("seconds read as minutes", () => {
 test("what a file is", () => {
   const kinds = ["image/png", "audio/x-m4a", "audio/webm;codecs=opus", "video/webm", "text/plain", ""].map((type) => kindOf({ type }));
   assert.deepEqual(kinds, ["image", "audio", "audio", "audio", null, null]);
+  assert.equal(kindOf({ type: "video/mp2t", name: "app.ts" }), null);
 });
