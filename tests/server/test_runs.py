@@ -153,14 +153,21 @@ def test_deltas_carry_what_the_model_thought_of_each_token(server: Server) -> No
         assert (top[0][1], top[0][2]) == (text, logprob)
 
 
-def test_a_token_tells_how_many_whole_characters_are_before_it(server: Server) -> None:
-    given = server.http.post("tokenize", json={"prompt": "é日🦊", "add_special_tokens": False}).json()["tokens"]
-    starts = []
-    for count in range(len(given) + 1):
-        body = new(logprobs=0, prefix_ids=given[:count], params={**GREEDY, "max_new_tokens": 1})
+def test_a_token_tells_where_in_the_text_it_begins(server: Server) -> None:
+    """In a character that it goes on with, and else behind the broken one that is left."""
+
+    def ids(text: str) -> list[int]:
+        return server.http.post("tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+
+    def start(before: list[int], token: int) -> int:
+        params = {**GREEDY, "max_new_tokens": 1, "logit_bias": {str(token): 100.0}}
+        body = new(logprobs=0, prefix_ids=before, params=params)
         found = [json.loads(each.data) for each in events(server.http, "POST", "api/v1/runs", json=body)]
-        starts.append(next(token[-1] for each in found for token in each.get("logprobs", [])))
-    assert starts == [0, 0, 1, 1, 1, 2, 2, 2, 2, 3]
+        return next(token[-1] for each in found for token in each.get("logprobs", []))
+
+    given, other = ids("é日🦊"), ids("a")[0]
+    assert [start(given[:count], token) for count, token in enumerate(given)] == [0, 0, 1, 1, 1, 2, 2, 2, 2]
+    assert [start(given[:count], other) for count in range(len(given))] == [0, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
 def test_an_answer_goes_on_from_tokens_that_are_given(server: Server) -> None:
