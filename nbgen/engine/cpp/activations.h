@@ -54,13 +54,8 @@ void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t 
 // Of a row's numbers what is beyond their mean by so many times their deviation, and nothing of the others.
 template <typename T>
 void thin(float deviations, T* numbers, int64_t width) {
-    float sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; i++) sum += widen(numbers[i]);
-    const float mean = sum / width;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; i++) squares += (widen(numbers[i]) - mean) * (widen(numbers[i]) - mean);
-    const float least = rounded<T>(mean + std::sqrt(squares / width) * rounded<T>(deviations));
+    const Moments own = moments(numbers, width);
+    const float least = rounded<T>(own.mean + std::sqrt(own.variance) * rounded<T>(deviations));
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) narrow(std::max(widen(numbers[i]) - least, 0.0f), numbers + i);
 }

@@ -22,13 +22,8 @@ struct Norm {
 
 template <typename T>
 void center_and_normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
-    float sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; i++) sum += widen(input[i]);
-    const float mean = sum / width;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; i++) squares += (widen(input[i]) - mean) * (widen(input[i]) - mean);
-    const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
+    const Moments own = moments(input, width);
+    const float mean = own.mean, scale = 1.0f / std::sqrt(own.variance + norm.epsilon);
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
         const float weighed = (widen(input[i]) - mean) * scale * norm.weighs(i);

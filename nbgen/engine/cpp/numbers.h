@@ -96,3 +96,19 @@ inline float tangent(float x) {
     const float series = x * (1.0f + square * (-1.0f / 3 + square * (2.0f / 15 - square * (17.0f / 315))));
     return square < 0.0625f ? series : std::copysign((1.0f - power) / (1.0f + power), x);
 }
+
+// The mean of numbers, and their variance around it.
+struct Moments {
+    float mean, variance;
+};
+
+template <typename T>
+inline Moments moments(const T* numbers, int64_t width) {
+    float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; i++) sum += widen(numbers[i]);
+    const float mean = sum / width;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += (widen(numbers[i]) - mean) * (widen(numbers[i]) - mean);
+    return {mean, squares / width};
+}
