@@ -1,7 +1,8 @@
 """`python -m benchmarks [MODEL ...]`: measure nbgen beside the peers that are installed, write RESULTS.md.
 
 MODEL is `bundled` (the default), `m30` or `q06` (random weights, made on the spot), a folder or a hub id. `--profile`
-tells where nbgen's time goes instead; `--render` writes the tables again from results.json.
+tells where nbgen's time goes instead; `--render` writes the tables again from results.json. `--results` names the file
+of another machine, whose tables are beside it.
 """
 
 import argparse

@@ -144,7 +144,8 @@ class Scheduler:
 
         It is `now` in monotonic seconds.
         """
-        if self._has_burst(now) and (batch := self._batch(self._decodes(most=0))):
+        patient = self.mixed_chunk.patience and self._has_burst(now)
+        if patient and (batch := self._batch(self._decodes(most=0))):
             return batch
         decodes = self._decodes()
         batch = self._batch(decodes)
