@@ -14,6 +14,8 @@ constexpr int64_t MANY = 8 * ROWS;  // rows for which it pays
 template <typename T>
 constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
 
+constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel meets them
+
 // The outputs `begin` to `end`, `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.
 template <typename Kind, typename T>
 const T* laid_out(const Linear<T>& linear, int64_t begin, int64_t end) {
@@ -53,20 +55,25 @@ inline void piece(const Linear<T>& linear, const T* laid, const T* input, T* out
         copy(sums, held);
 }
 
-// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
+// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel. Where not all
+// rows stay in the second-level cache, each of the first tiles fetches a row of what comes next.
 template <typename Kind, int R, typename T>
 void panel_strip(const Linear<T>& linear, const T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin,
                  int64_t end) {
     alignas(VECTOR) Floats held[PANEL / FEWEST][R][FEWEST];
     const int64_t inputs = linear.inputs, chunk = inputs > 2 * CHUNK<T> ? CHUNK<T> : inputs;
     const int64_t from = m * inputs / rows, to = (m + R) * inputs / rows;
+    const T* strip = m + R < rows ? input + (m + R) * inputs : input;
+    const int64_t fetching = rows * inputs * static_cast<int64_t>(sizeof(T)) > STAYING ? R : 0;  // tiles
     input += m * inputs;
     output += m * linear.outputs;
     for (int64_t k = 0; k < inputs; k += chunk)
         for (int64_t n = begin; n < end; n += FEWEST) {
             const T* own = laid + (n - begin) * inputs;
-            const Ahead ahead{Kind(linear, n + PANEL).bytes(0), from, to};
-            auto& sums = held[(n - begin) / FEWEST];
+            const T* next = k + chunk < inputs ? input + chunk : strip - k;
+            const int64_t tile = (n - begin) / FEWEST;
+            const Ahead ahead{Kind(linear, n + PANEL).bytes(0), from, to, tile < fetching ? next + tile * inputs : nullptr};
+            auto& sums = held[tile];
             if (chunk == inputs)
                 piece<Kind, R, true, true>(linear, own, input, output, n, 0, inputs, ahead, sums);
             else if (k == 0)

@@ -110,8 +110,7 @@ template <typename T>
 float dot(const T* a, const T* b, int64_t count) {
     Floats sum = {};
     for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
-    const auto four = quarter(sum);
-    return first_of(sums_of(four, four, four, four));
+    return first_of(sums_of(sum, sum, sum, sum));
 }
 
 // The outputs that are left over from whole groups of `FEWEST`, one by one, of a layer that is not rounded.

@@ -14,10 +14,12 @@
 constexpr int FEWEST = 4;      // outputs of a tile of many rows
 constexpr int MOST = 8;        // and of one or two
 
-// What a tile fetches for later meanwhile: from `first` on, while it is at the inputs `from` to `to`.
+// What a tile fetches for later meanwhile: weights from `first` on, while it is at the inputs `from` to `to`, and these inputs of
+// a `row`, of none if that is null.
 struct Ahead {
     const char* first;
     int64_t from, to;
+    const void* row = nullptr;
 };
 
 // A tile's weights: those of its output `j` and its input `k` lie at `k * along + j * across`.
@@ -35,6 +37,7 @@ template <typename Kind, int R, int N, typename T>
         if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
             for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
+        if (ahead.row) fetch_line(static_cast<const T*>(ahead.row) + k);
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
