@@ -135,11 +135,7 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
         end -= rest;
     }
     by_kind(linear, [&](auto kind) {
-        using Kind = typename decltype(kind)::Weights;
-        if (inputs.rows <= MANY && IS_PLAIN<Kind>)
-            multiply_in_strips(linear, inputs.rows, inputs.numbers, output, begin, end);
-        else
-            multiply_by_panel<Kind>(linear, inputs.rows, inputs.numbers, output, begin, end);
+        multiply_by_panel<typename decltype(kind)::Weights>(linear, inputs.rows, inputs.numbers, output, begin, end);
     });
 }
 
