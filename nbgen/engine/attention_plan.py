@@ -23,7 +23,7 @@ KEYS = 64
 #: Columns for blocks to come in the tables of a step that goes on.
 SPARE = 8
 #: Queries of a tile, those of all heads that share a key head: enough that packing the keys takes little of its time.
-QUERIES = 96
+QUERIES = 192
 
 
 class BatchFields(ctypes.Structure):

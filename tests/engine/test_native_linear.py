@@ -13,8 +13,8 @@ from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_linear import NativeLinear, NativeProduct
 
-#: Outputs and inputs: whole panels, a part of one, a single tile, long rows.
-SIZES = [(96, 64), (1028, 192), (4, 32), (36, 2592)]
+#: Outputs and inputs: whole panels, a part of one, a single tile, long rows, panels that one cache has no room for.
+SIZES = [(96, 64), (1028, 192), (4, 32), (36, 2592), (100, 992)]
 DTYPES = [dtype for dtype in native.KINDS if native.function("multiply", dtype)]
 #: Largest error, of the largest result.
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
@@ -37,6 +37,13 @@ def plain(stock: nn.Linear) -> NativeProduct:
     return NativeLinear(stock.weight, stock.bias)
 
 
+def across(stock: nn.Linear) -> NativeProduct:
+    """Its vectors lie across two lines of memory, as those of a file do."""
+    room = stock.weight.new_empty(stock.weight.numel() + 64)
+    begin = (64 - room.data_ptr() % 64 + 16) // room.element_size()
+    return NativeLinear(nn.Parameter(room[begin:][: stock.weight.numel()].view_as(stock.weight).copy_(stock.weight)), stock.bias)
+
+
 def eight(stock: nn.Linear) -> NativeProduct:
     return NativeInt8Linear(stock.weight, stock.bias)
 
@@ -47,7 +54,7 @@ def four(stock: nn.Linear) -> NativeProduct:
 
 def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
     """The numbers that a layer of this kind multiplies by."""
-    if kind is plain:
+    if kind in (plain, across):
         return stock.weight.double()
     if kind is eight:
         values, scale = int8_linear.rounded(stock.weight)
@@ -64,7 +71,7 @@ def test_this_machine_has_float32() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("kind", [plain, eight, four])
+@pytest.mark.parametrize("kind", [plain, across, eight, four])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @torch.inference_mode()
 def test_it_is_the_linear_layer(
@@ -85,7 +92,7 @@ def test_it_is_the_linear_layer(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", [plain, eight, four])
+@pytest.mark.parametrize("kind", [plain, across, eight, four])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @torch.inference_mode()
 def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(

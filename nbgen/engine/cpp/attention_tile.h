@@ -105,6 +105,7 @@ template <typename T>
 struct Room {
     std::vector<Operand<T>> queries, keys, values;
     std::vector<float> sums, totals, largest, all_sums, all_totals, all_largest;
+    std::vector<int64_t> firsts, ends;
     std::vector<T> nothing;
 
     static Room& own() {
@@ -135,6 +136,9 @@ class Tile {
         else
             all_ = own_;
         nothing_ = at_least(room.nothing, layer.value_dim);
+        firsts_ = at_least(room.firsts, count());
+        ends_ = at_least(room.ends, count());
+        for (int64_t m = 0; m < count(); m++) firsts_[m] = batch.firsts[row(m)], ends_[m] = std::min(batch.ends[row(m)], task.end);
     }
 
     // From the `first` block of keys and values on; the `next` tile's is read ahead.
@@ -155,11 +159,11 @@ class Tile {
             for (int64_t m = 0; m < count(); m += ROWS) {
                 const int64_t some = std::min<int64_t>(ROWS, count() - m);
                 if (!any_sees(m, some, block.begin)) continue;
-                float scores[ROWS * KEYS] = {};
+                float scores[ROWS * KEYS];
                 Operand<T> weights[ROWS * KEYS];
-                add_packed(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
-                for (int64_t i = 0; i < some; i++) weigh(m + i, block.begin, scores + i * KEYS, weights + i * KEYS);
-                add_packed(weights, some, values_, KEYS, own_.sums + m * width_, width_);
+                add_packed<true>(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
+                weigh(m, some, block.begin, scores, weights);
+                add_packed<false>(weights, some, values_, KEYS, own_.sums + m * width_, width_);
             }
             if (is_whole() && (after.begin % batch_.chunk == 0 || after.begin >= after.end)) join_chunk();
         }
@@ -211,33 +215,44 @@ class Tile {
             fetch_line(numbers + i);
     }
 
-    // Scores of the block from `begin` on become weights; what was summed before shrinks by what is larger now.
-    void weigh(int64_t m, int64_t begin, float* scores, Operand<T>* weights) {
-        const auto [first, end] = seen(m, begin);
-        if (first >= end) return std::fill_n(weights, KEYS, Operand<T>{}), void();
-        const float scaling = layer_.scaling, before = own_.largest[m];
-        for (int i = 0; i < KEYS; i++) scores[i] *= scaling;
-        cap(layer_.softcap, scores, KEYS);
-        for (int i = 0; i < KEYS; i++) scores[i] = i >= first && i < end ? scores[i] : LOWEST;
-        const float most = std::max(before, fold([](auto a, auto b) { return a < b ? b : a; }, scores));
-        float exponentials[KEYS];
-        for (int i = 0; i < KEYS; i++) {
-            exponentials[i] = scores[i] > LOWEST ? exponential(scores[i] - most) : 0.0f;
-            narrow(exponentials[i], weights + i);
+    // Scores of so many queries from `m` on, of the block from `begin` on, become weights; what was summed before shrinks by what
+    // is larger now. A query's steps wait for each other: each is one of all queries.
+    void weigh(int64_t m, int64_t some, int64_t begin, float* scores, Operand<T>* weights) {
+        const float scaling = layer_.scaling;
+        float *largest = own_.largest + m, before[ROWS];
+        for (int64_t i = 0; i < some; i++) {
+            float* own = scores + i * KEYS;
+            for (int k = 0; k < KEYS; k++) own[k] *= scaling;
+            cap(layer_.softcap, own, KEYS);
+            leave(m + i, begin, LOWEST, own);
+            before[i] = largest[i];
+            largest[i] = std::max(before[i], fold([](auto a, auto b) { return a < b ? b : a; }, own));
         }
-        const float share = exponential(before - most);
-        own_.largest[m] = most;
-        own_.totals[m] = own_.totals[m] * share + fold([](auto a, auto b) { return a + b; }, exponentials);
-        float* sums = own_.sums + m * width_;
-        if (share < 1)
-            for (int64_t d = 0; d < width_; d++) sums[d] *= share;
+        for (int64_t i = 0; i < some; i++) {
+            float* own = scores + i * KEYS;
+            const float most = largest[i];
+            for (int k = 0; k < KEYS; k++) own[k] = exponential(own[k] - most);
+            leave(m + i, begin, 0, own);
+        }
+        narrow_all(scores, some * KEYS, weights);
+        for (int64_t i = 0; i < some; i++) {
+            const float share = exponential(before[i] - largest[i]);
+            float *sums = own_.sums + (m + i) * width_, &total = own_.totals[m + i];
+            total = total * share + fold([](auto a, auto b) { return a + b; }, scores + i * KEYS);
+            if (share < 1)
+                for (int64_t d = 0; d < width_; d++) sums[d] *= share;
+        }
+    }
+
+    // A query's numbers of the block from `begin` on are left as they are for keys that it sees, and are `other` for the others.
+    void leave(int64_t m, int64_t begin, float other, float* numbers) const {
+        if (const auto [first, end] = seen(m, begin); first > 0 || end < KEYS)
+            for (int k = 0; k < KEYS; k++) numbers[k] = k >= first && k < end ? numbers[k] : other;
     }
 
     // The first and one past the last key that a query sees of the block from `begin` on.
     std::pair<int, int> seen(int64_t m, int64_t begin) const {
-        const int64_t end = std::min(KEYS, task_.end - begin);
-        return {std::clamp<int64_t>(batch_.firsts[row(m)] - begin, 0, KEYS),
-                std::clamp<int64_t>(batch_.ends[row(m)] - begin, 0, end)};
+        return {std::clamp<int64_t>(firsts_[m] - begin, 0, KEYS), std::clamp<int64_t>(ends_[m] - begin, 0, KEYS)};
     }
 
     // Whether any of so many queries from `m` on sees a key of it.
@@ -267,4 +282,5 @@ class Tile {
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
     const T* nothing_;
+    int64_t *firsts_, *ends_;  // positions that each query sees, one past the last
 };

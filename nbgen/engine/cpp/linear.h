@@ -25,25 +25,37 @@ struct Linear {
     int64_t inputs, outputs;
 };
 
-// Lanes i and i + n/2 added until there are four: what every sum over lanes begins with.
+// A sum over lanes begins with (0 + 2) + (1 + 3) of each quarter of them; then lanes i and i + n/2 are added until there are four.
 #ifdef __AVX2__
 
-inline __m128 quarter(Floats v) {
+// What four sums begin with, of one quarter after the other. (To begin across quarters would take slower shuffles.)
+inline Floats begun(Floats a, Floats b, Floats c, Floats d) {
 #ifdef __AVX512F__
-    __m512d wide = reinterpret_cast<__m512d>(v);
-    __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(wide)),
-                                _mm256_castpd_ps(_mm512_extractf64x4_pd(wide, 1)));
+    const __m512 x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
+    const __m512 z = reinterpret_cast<__m512>(c), w = reinterpret_cast<__m512>(d);
+    const __m512d xy = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y)));
+    const __m512d zw = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(z, w), _mm512_unpackhi_ps(z, w)));
+    const __m512d low = _mm512_unpacklo_pd(xy, zw), high = _mm512_unpackhi_pd(xy, zw);
 #else
-    __m256 half = reinterpret_cast<__m256>(v);
+    const __m256 x = reinterpret_cast<__m256>(a), y = reinterpret_cast<__m256>(b);
+    const __m256 z = reinterpret_cast<__m256>(c), w = reinterpret_cast<__m256>(d);
+    const __m256d xy = _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y)));
+    const __m256d zw = _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(z, w), _mm256_unpackhi_ps(z, w)));
+    const __m256d low = _mm256_unpacklo_pd(xy, zw), high = _mm256_unpackhi_pd(xy, zw);
 #endif
-    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    return reinterpret_cast<Floats>(low) + reinterpret_cast<Floats>(high);
 }
 
-// (0 + 2) + (1 + 3) of each of four.
-inline __m128 sums_of(__m128 a, __m128 b, __m128 c, __m128 d) {
-    __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
-    __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
-    return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+inline __m128 sums_of(Floats a, Floats b, Floats c, Floats d) {
+    const Floats all = begun(a, b, c, d);
+#ifdef __AVX512F__
+    const __m512d wide = reinterpret_cast<__m512d>(all);
+    const __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(wide)),
+                                      _mm256_castpd_ps(_mm512_extractf64x4_pd(wide, 1)));
+#else
+    const __m256 half = reinterpret_cast<__m256>(all);
+#endif
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
 inline float first_of(__m128 four) { return _mm_cvtss_f32(four); }
@@ -57,8 +69,6 @@ inline __m128 widen_four(const Bfloat16* from) {
 #else
 
 static_assert(LANES == 4);
-inline Four quarter(Floats v) { return v; }
-
 inline float sum_of(Four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 inline Four sums_of(Four a, Four b, Four c, Four d) { return Four{sum_of(a), sum_of(b), sum_of(c), sum_of(d)}; }
@@ -74,23 +84,13 @@ inline Four widen_four(const T* from) {
 
 #ifdef __AVX512F__
 
-// The quarters of four outputs' sums, each as `quarter` makes it.
-inline __m512 quarters(const Floats* four) {
-    const __m512 x = reinterpret_cast<__m512>(four[0]), y = reinterpret_cast<__m512>(four[1]);
-    const __m512 z = reinterpret_cast<__m512>(four[2]), w = reinterpret_cast<__m512>(four[3]);
+// Four rows' sums, each of four outputs, from what they begin with.
+inline __m512 rows_of(Floats a, Floats b, Floats c, Floats d) {
+    const __m512 x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
+    const __m512 z = reinterpret_cast<__m512>(c), w = reinterpret_cast<__m512>(d);
     const __m512 xy = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
     const __m512 zw = _mm512_add_ps(_mm512_shuffle_f32x4(z, w, 0x44), _mm512_shuffle_f32x4(z, w, 0xee));
     return _mm512_add_ps(_mm512_shuffle_f32x4(xy, zw, 0x88), _mm512_shuffle_f32x4(xy, zw, 0xdd));
-}
-
-// Of each quarter of four rows what `sums_of` makes of four: four outputs of each row, one row after the other.
-inline __m512 sums_of(__m512 a, __m512 b, __m512 c, __m512 d) {
-    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-    const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
-    const __m512 low = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), high = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-    const __m512i rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return _mm512_permutexvar_ps(rows, _mm512_add_ps(low, high));
 }
 
 // The first `R` of four rows, `stride` apart.
@@ -104,23 +104,28 @@ inline void narrow_rows(__m512 sums, float* to, int64_t stride) {
 
 template <int R>
 inline void narrow_rows(__m512 sums, Bfloat16* to, int64_t stride) {
+#ifdef __AVX512BF16__
+    const __m256i narrow = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums));
+#else
     const __m512i bits = _mm512_castps_si512(sums);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
     const __m256i narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-    const __m128i low = _mm256_castsi256_si128(narrow), high = _mm256_extracti128_si256(narrow, 1);
-    _mm_storeu_si64(to, low);
-    if constexpr (R > 1) _mm_storeu_si64(to + stride, _mm_unpackhi_epi64(low, low));
-    if constexpr (R > 2) _mm_storeu_si64(to + 2 * stride, high);
-    if constexpr (R > 3) _mm_storeu_si64(to + 3 * stride, _mm_unpackhi_epi64(high, high));
+#endif
+    const __m128d low = _mm_castsi128_pd(_mm256_castsi256_si128(narrow));
+    const __m128d high = _mm_castsi128_pd(_mm256_extracti128_si256(narrow, 1));
+    _mm_storel_pd(reinterpret_cast<double*>(to), low);
+    if constexpr (R > 1) _mm_storeh_pd(reinterpret_cast<double*>(to + stride), low);
+    if constexpr (R > 2) _mm_storel_pd(reinterpret_cast<double*>(to + 2 * stride), high);
+    if constexpr (R > 3) _mm_storeh_pd(reinterpret_cast<double*>(to + 3 * stride), high);
 }
 
 // Up to four rows from `I` on of a tile's sums over lanes, the outputs from `J` to `J + 4`.
 template <int I, int J, int R, int N, typename T>
 [[gnu::always_inline]] inline void finish_rows(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
     constexpr int LAST = R - 1;  // stands for those beyond it
-    __m512 made = sums_of(quarters(sums[I] + J), quarters(sums[std::min(I + 1, LAST)] + J),
-                          quarters(sums[std::min(I + 2, LAST)] + J), quarters(sums[std::min(I + 3, LAST)] + J));
+    const auto of = [&](int i) { return begun(sums[i][J], sums[i][J + 1], sums[i][J + 2], sums[i][J + 3]); };
+    __m512 made = rows_of(of(I), of(std::min(I + 1, LAST)), of(std::min(I + 2, LAST)), of(std::min(I + 3, LAST)));
     if (linear.scales) made = _mm512_mul_ps(made, _mm512_broadcast_f32x4(_mm_loadu_ps(linear.scales + n + J)));
     if (linear.bias) made = _mm512_add_ps(made, _mm512_broadcast_f32x4(widen_four(linear.bias + n + J)));
     narrow_rows<std::min(4, R - I)>(made, output + I * linear.outputs + n + J, linear.outputs);
@@ -164,8 +169,7 @@ template <int R, int N, typename T>
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < N; j += 4) {
-            auto four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
-                                quarter(sums[i][j + 3]));
+            auto four = sums_of(sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]);
             if (linear.scales) four = four * widen_four(linear.scales + n + j);
             if (linear.bias) four = four + widen_four(linear.bias + n + j);
             narrow_four(four, output + i * linear.outputs + n + j);

@@ -37,14 +37,14 @@ inline Floats add_columns(Floats sum, const Bfloat16* pair, const Bfloat16* colu
 }
 #endif
 
-// `R` rows, `stride` apart, by the `packed` `[depth / DEPTH, COLUMNS, DEPTH]`, on top of `sums`.
-template <int R, typename N>
+// `R` rows, `stride` apart, by the `packed` `[depth / DEPTH, COLUMNS, DEPTH]`: `NEW` `sums`, or on top of those.
+template <int R, bool NEW, typename N>
 inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t depth, float* sums, int64_t width) {
     Floats own[R][4];
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) own[i][j] = *reinterpret_cast<Floats*>(sums + i * width + j * LANES);
+        for (int j = 0; j < 4; j++) own[i][j] = NEW ? Floats{} : floats_at(sums + i * width + j * LANES);
     for (int64_t k = 0; k < depth; k += DEPTH<N>)
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++)
@@ -57,19 +57,31 @@ inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t dep
         for (int j = 0; j < 4; j++) *reinterpret_cast<Floats*>(sums + i * width + j * LANES) = own[i][j];
 }
 
-// `rows` `[count, depth]` by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`, on top of `sums` `[count, width]`;
-// `ROWS` of them at most.
-template <typename N, int R = ROWS>
+// `rows` `[count, depth]` by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`: `NEW` `sums` `[count, width]`, or on top
+// of those; `ROWS` of them at most.
+template <bool NEW, typename N, int R = ROWS>
 void add_packed(const N* rows, int64_t count, const N* packed, int64_t depth, float* sums, int64_t width) {
     if constexpr (R > 1)
-        if (count < R) return add_packed<N, R - 1>(rows, count, packed, depth, sums, width);
-    for (int64_t n = 0; n < width; n += COLUMNS) add_rows<R>(rows, depth, packed + n * depth, depth, sums + n, width);
+        if (count < R) return add_packed<NEW, N, R - 1>(rows, count, packed, depth, sums, width);
+    for (int64_t n = 0; n < width; n += COLUMNS) add_rows<R, NEW>(rows, depth, packed + n * depth, depth, sums + n, width);
 }
 
 template <typename T>
 inline void convert(T number, T* to) { *to = number; }
 
 inline void convert(Bfloat16 number, float* to) { *to = widen(number); }
+
+// So many numbers, a multiple of two vectors' lanes, as those of an operand.
+inline void narrow_all(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
+
+#ifdef __AVX512BF16__
+inline void narrow_all(const float* from, int64_t count, Bfloat16* to) {
+    for (int64_t i = 0; i < count; i += 2 * LANES) {
+        const __m512bh two = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + LANES), _mm512_loadu_ps(from + i));
+        std::memcpy(to + i, &two, sizeof two);
+    }
+}
+#endif
 
 template <std::size_t... I>
 inline Words interleave(Words a, Words b, int half, std::index_sequence<I...>) {

@@ -9,26 +9,36 @@
 
 #include "strips.h"
 
-constexpr int64_t MANY = 8 * ROWS;  // rows for which it pays
+constexpr int64_t MANY = 8 * ROWS;  // rows for which it pays to lay out whatever there is
 
 template <typename T>
 constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
 
-// The outputs `begin` to `end`, `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.
-template <typename Kind, typename T>
-const T* laid_out(const Linear<T>& linear, int64_t begin, int64_t end) {
+constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel meets them
+
+// A thread's own, for so many vectors.
+template <typename T>
+T* room_of(int64_t vectors) {
     struct alignas(VECTOR) Line {
         Numbers<T> numbers;
     };
     thread_local std::vector<Line> lines;
+    if (static_cast<int64_t>(lines.size()) < vectors) lines.resize(vectors);
+    return reinterpret_cast<T*>(lines.data());
+}
+
+// The outputs `begin` to `end`, `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.
+template <typename Kind, typename T>
+void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     const int64_t parts = linear.inputs / STEP<T>;
-    if (static_cast<int64_t>(lines.size()) < PANEL * parts) lines.resize(PANEL * parts);
     for (int64_t n = begin; n < end; n++) {
         const Kind from(linear, n);
-        Line* to = lines.data() + (n - begin) / FEWEST * FEWEST * parts + (n - begin) % FEWEST;
-        for (int64_t part = 0; part < parts; part++) to[part * FEWEST].numbers = from.read(0, part);
+        T* to = laid + ((n - begin) / FEWEST * FEWEST * parts + (n - begin) % FEWEST) * STEP<T>;
+        for (int64_t part = 0; part < parts; part++) {
+            const Numbers<T> numbers = from.read(0, part);
+            std::memcpy(to + part * FEWEST * STEP<T>, &numbers, sizeof numbers);
+        }
     }
-    return reinterpret_cast<const T*>(lines.data());
 }
 
 template <int R>
@@ -53,20 +63,25 @@ inline void piece(const Linear<T>& linear, const T* laid, const T* input, T* out
         copy(sums, held);
 }
 
-// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
+// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel. Where not all
+// rows stay in the second-level cache, each of the first tiles fetches a row of what comes next.
 template <typename Kind, int R, typename T>
 void panel_strip(const Linear<T>& linear, const T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin,
                  int64_t end) {
     alignas(VECTOR) Floats held[PANEL / FEWEST][R][FEWEST];
     const int64_t inputs = linear.inputs, chunk = inputs > 2 * CHUNK<T> ? CHUNK<T> : inputs;
     const int64_t from = m * inputs / rows, to = (m + R) * inputs / rows;
+    const T* strip = m + R < rows ? input + (m + R) * inputs : input;
+    const int64_t fetching = rows * inputs * static_cast<int64_t>(sizeof(T)) > STAYING ? R : 0;  // tiles
     input += m * inputs;
     output += m * linear.outputs;
     for (int64_t k = 0; k < inputs; k += chunk)
         for (int64_t n = begin; n < end; n += FEWEST) {
             const T* own = laid + (n - begin) * inputs;
-            const Ahead ahead{Kind(linear, n + PANEL).bytes(0), from, to};
-            auto& sums = held[(n - begin) / FEWEST];
+            const T* next = k + chunk < inputs ? input + chunk : strip - k;
+            const int64_t tile = (n - begin) / FEWEST;
+            const Ahead ahead{Kind(linear, n + PANEL).bytes(0), from, to, tile < fetching ? next + tile * inputs : nullptr};
+            auto& sums = held[tile];
             if (chunk == inputs)
                 piece<Kind, R, true, true>(linear, own, input, output, n, 0, inputs, ahead, sums);
             else if (k == 0)
@@ -84,10 +99,35 @@ constexpr auto panel_strips_of(std::index_sequence<R...>) {
     return std::array{&panel_strip<Kind, R + 1, T>...};
 }
 
-// `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
+// The last rows that are better done in strips of four: two of these rather than one of six and one of two.
+inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0; }
+
+// Whether it pays to lay out numbers as they are. For fewer rows it does if their vectors lie across two lines of memory, which
+// takes twice as long to read, and a panel stays not in the first-level cache, but in the second beside the next one.
+template <typename T>
+bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
+    if (rows <= ROWS || rows > MANY) return rows > MANY;
+    const int64_t bytes = PANEL * linear.inputs * static_cast<int64_t>(sizeof(T));
+    const bool across = reinterpret_cast<uintptr_t>(linear.weight) % VECTOR;
+    return across && bytes > 1 << 15 && (rows > MANY / 2 || bytes <= 1 << 17);
+}
+
+// `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`. What is kept as numbers
+// is laid out as the first strip meets it, if it is.
 template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
-    static constexpr auto strips = panel_strips_of<Kind, T>(std::make_index_sequence<ROWS>());
-    const T* laid = laid_out<Kind>(linear, begin, end);
-    each_strip(rows, [&](int64_t some, int64_t m) { strips[some - 1](linear, laid, rows, m, input, output, begin, end); });
+    static constexpr auto all = std::make_index_sequence<ROWS>();
+    static constexpr auto laid_strips = panel_strips_of<Kind, T>(all);
+    static constexpr auto strips = strips_of<false, T>(all), laying_strips = strips_of<true, T>(all);
+    const bool lays = !IS_PLAIN<Kind> || pays_to_lay_out(linear, rows);
+    T* laid = lays ? room_of<T>(PANEL * linear.inputs / STEP<T>) : nullptr;
+    if (!IS_PLAIN<Kind>) lay_out<Kind>(linear, begin, end, laid);
+    const int64_t others = rows - in_fours(rows);
+    for (int64_t m = 0, some; m < rows; m += some) {
+        some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
+        if (lays && (m || !IS_PLAIN<Kind>))
+            laid_strips[some - 1](linear, laid, rows, m, input, output, begin, end);
+        else
+            (lays ? laying_strips : strips)[some - 1](linear, laid, rows, m, input, output, begin, end);
+    }
 }

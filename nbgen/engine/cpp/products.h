@@ -110,8 +110,7 @@ template <typename T>
 float dot(const T* a, const T* b, int64_t count) {
     Floats sum = {};
     for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
-    const auto four = quarter(sum);
-    return first_of(sums_of(four, four, four, four));
+    return first_of(sums_of(sum, sum, sum, sum));
 }
 
 // The outputs that are left over from whole groups of `FEWEST`, one by one, of a layer that is not rounded.
@@ -136,11 +135,7 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
         end -= rest;
     }
     by_kind(linear, [&](auto kind) {
-        using Kind = typename decltype(kind)::Weights;
-        if (inputs.rows <= MANY && IS_PLAIN<Kind>)
-            multiply_in_strips(linear, inputs.rows, inputs.numbers, output, begin, end);
-        else
-            multiply_by_panel<Kind>(linear, inputs.rows, inputs.numbers, output, begin, end);
+        multiply_by_panel<typename decltype(kind)::Weights>(linear, inputs.rows, inputs.numbers, output, begin, end);
     });
 }
 

@@ -49,7 +49,7 @@ void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scor
             own = widened(row + k);
         for (int i = 0; i < 4; i++) sums[i] += loaded(weights + std::min<int64_t>(i, some - 1) * inputs + k) * own;
     }
-    const auto four = sums_of(quarter(sums[0]), quarter(sums[1]), quarter(sums[2]), quarter(sums[3]));
+    const auto four = sums_of(sums[0], sums[1], sums[2], sums[3]);
     std::memcpy(scores + n, &four, some * sizeof(float));
 }
 

@@ -14,10 +14,12 @@
 constexpr int FEWEST = 4;      // outputs of a tile of many rows
 constexpr int MOST = 8;        // and of one or two
 
-// What a tile fetches for later meanwhile: from `first` on, while it is at the inputs `from` to `to`.
+// What a tile fetches for later meanwhile: weights from `first` on, while it is at the inputs `from` to `to`, and these inputs of
+// a `row`, of none if that is null.
 struct Ahead {
     const char* first;
     int64_t from, to;
+    const void* row = nullptr;
 };
 
 // A tile's weights: those of its output `j` and its input `k` lie at `k * along + j * across`.
@@ -27,66 +29,53 @@ struct Layout {
     int64_t along, across;
 };
 
-// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s.
-template <typename Kind, int R, int N, typename T>
+// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s. Weights are `laid`
+// out, vector after vector, where that is a place.
+template <typename Kind, bool LAYS = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
-                                                int64_t begin, int64_t end, Ahead ahead) {
+                                                int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr) {
     for (int64_t k = begin; k < end; k += STEP<T>) {
         if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
             for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
+        if (ahead.row) fetch_line(static_cast<const T*>(ahead.row) + k);
+        Numbers<T> own[N];
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j++) {
+            own[j] = loaded(weights.first + k * weights.along + j * weights.across);
+            if constexpr (LAYS) std::memcpy(laid + k * N + j * STEP<T>, &own[j], sizeof own[j]);
+        }
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
-            for (int j = 0; j < N; j++)
-                sums[i][j] = add_product(sums[i][j], input + i * inputs + k,
-                                         loaded(weights.first + k * weights.along + j * weights.across));
+            for (int j = 0; j < N; j++) sums[i][j] = add_product(sums[i][j], input + i * inputs + k, own[j]);
     }
 }
 
-// `R` rows of `input` by `N` outputs from `n` on.
-template <int R, int N, typename T>
-inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t from, int64_t to) {
+// `R` rows of `input` by `N` outputs from `n` on, whose weights may be `laid` out on the way.
+template <int R, int N, bool LAYS, typename T>
+inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t from, int64_t to, T* laid) {
     const Plain<T> own(linear, n), next(linear, n + PANEL);
     Floats sums[R][N] = {};
-    add_products<Plain<T>>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs,
-                           Ahead{next.bytes(0), from, to});
+    add_products<Plain<T>, LAYS>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs,
+                                 Ahead{next.bytes(0), from, to}, laid);
     finish(linear, sums, output, n);
 }
 
 // `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
-template <int R, int N, typename T>
-inline void strip(const Linear<T>& linear, int64_t rows, int64_t m, const T* input, T* output, int64_t begin, int64_t end) {
+template <int R, bool LAYS, typename T>
+void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin, int64_t end) {
+    constexpr int N = !LAYS && R <= 2 ? MOST : FEWEST;
     const int64_t from = m * linear.inputs / rows, to = (m + R) * linear.inputs / rows;
     input += m * linear.inputs;
     output += m * linear.outputs;
     int64_t n = begin;
-    for (; n + N <= end; n += N) tile<R, N>(linear, input, output, n, from, to);
-    for (; n < end; n += FEWEST) tile<R, FEWEST>(linear, input, output, n, from, to);
+    for (; n + N <= end; n += N) tile<R, N, LAYS>(linear, input, output, n, from, to, laid + (n - begin) * linear.inputs);
+    for (; n < end; n += FEWEST) tile<R, FEWEST, LAYS>(linear, input, output, n, from, to, laid);
 }
-
-// The last rows that are better done in strips of four: two of these rather than one of six and one of two.
-inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0; }
 
 // Strips of one row, two rows, and so on.
-template <typename T, std::size_t... R>
+template <bool LAYS, typename T, std::size_t... R>
 constexpr auto strips_of(std::index_sequence<R...>) {
-    return std::array{&strip<R + 1, (R < 2 ? MOST : FEWEST), T>...};
-}
-
-// `strip(R, m)` for each strip of `R` rows from `m` on.
-template <typename Strip>
-[[gnu::always_inline]] inline void each_strip(int64_t rows, const Strip& strip) {
-    const int64_t others = rows - in_fours(rows);
-    for (int64_t m = 0, some; m < rows; m += some) {
-        some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
-        strip(some, m);
-    }
-}
-
-// `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
-template <typename T>
-void multiply_in_strips(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
-    static constexpr auto strips = strips_of<T>(std::make_index_sequence<ROWS>());
-    each_strip(rows, [&](int64_t some, int64_t m) { strips[some - 1](linear, rows, m, input, output, begin, end); });
+    return std::array{&strip<R + 1, LAYS, T>...};
 }
