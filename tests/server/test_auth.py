@@ -124,7 +124,8 @@ def test_hello_gives_a_cookie_only_page_its_xsrf_cookie(jupyter: Server) -> None
 def test_a_foreign_host_is_refused_with_any_credentials(jupyter: Server) -> None:
     for secret in (TOKEN, jupyter.key):
         with jupyter.anonymous(Authorization=f"Bearer {secret}", Host="evil.example") as client:
-            assert client.get("api/v1/hello").status_code == 403
+            answer = client.get("api/v1/hello")
+        assert (answer.status_code, "the Host 'evil.example'" in answer.json()["error"]["message"]) == (403, True)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
