@@ -141,6 +141,7 @@ def test_unknown_paths_and_methods_answer_json(server: Server) -> None:
         assert answer.status_code == status
         assert answer.json()
         assert TOKEN not in answer.text
+    assert "; /nbgen/ lists all" in server.http.post("chat/completions", json={}).json()["error"]["message"]
     assert set(server.http.get("generate").headers["allow"].split(", ")) == {"POST", "PUT"}
 
 
