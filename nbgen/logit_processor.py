@@ -80,6 +80,11 @@ NAMED: dict[str, type[CustomLogitProcessor]] = {
 }
 
 
+def allowed_tokens(ids: list[int]) -> str:
+    """The processor that keeps an answer within these tokens, as `custom_logit_processor` takes it."""
+    return json.dumps({"name": "allowed_tokens", "args": {"token_ids": ids}})
+
+
 class Named:
     """A processor of NAMED; `args` hold for every request that does not say otherwise in its `custom_params`."""
 

@@ -1,7 +1,7 @@
 """Large numbers and files on their way between processes: cut into `TensorPiece`s, and put together again.
 
-What is large goes ahead of the message it belongs to, piece by piece, so that no frame holds up what is behind it.
-Knows no sockets.
+What is large goes ahead of the message it belongs to, piece by piece, so that no frame holds up what is behind it; so
+do log-probabilities, in messages of the same kind. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from nbgen.messages import GenerateRequest, Media, Tensor, TensorPiece
+from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor, TensorPiece
 
 #: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
 PIECE_BYTES = 2**21
+#: Likewise, and what their reader makes of each costs more than its bytes.
+PIECE_LOGPROBS = 2**16
 
 
 def cut(rid: str, name: str, data: memoryview) -> tuple[list[TensorPiece], memoryview]:
@@ -40,6 +42,18 @@ def cut_request(request: GenerateRequest) -> tuple[list[TensorPiece], GenerateRe
         return end
 
     return pieces, _each(request, shorten)
+
+
+def cut_output(output: GenerateOutput) -> list[GenerateOutput]:
+    """The output, after others that have all of the prompt's log-probabilities but the last."""
+    rows = output.prompt_logprobs
+    widest = max((1 + len(row.top or ()) + len(row.chosen or ()) for row in rows[-1:]), default=1)
+    step = max(1, PIECE_LOGPROBS // widest)
+    ahead = [
+        GenerateOutput(rid=output.rid, index=output.index, prompt_logprobs=rows[at : at + step])
+        for at in range(0, len(rows) - step, step)
+    ]
+    return [*ahead, msgspec.structs.replace(output, prompt_logprobs=rows[len(ahead) * step :])]
 
 
 class Pieces:

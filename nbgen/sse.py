@@ -9,6 +9,8 @@ import codecs
 from typing import NamedTuple
 
 KEEP_ALIVE = b": keep-alive\n\n"
+#: Of what JSON holds as it is, what Python's `splitlines`, and with it httpx and requests, takes for the end of a line.
+LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 
 
 class Event(NamedTuple):
@@ -21,6 +23,8 @@ class Event(NamedTuple):
 
 def encode(data: bytes, *, event: str | None = None, id: str | None = None) -> bytes:
     """One event as bytes. `data` is one line (JSON without raw line breaks)."""
+    for end, escaped in () if data.isascii() else LINE_ENDS.items():
+        data = data.replace(end, escaped)
     name = b"event: %s\n" % event.encode() if event else b""
     identifier = b"id: %s\n" % id.encode() if id else b""
     return b"%s%sdata: %s\n\n" % (identifier, name, data)

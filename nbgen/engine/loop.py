@@ -47,7 +47,7 @@ from nbgen.messages import (
     StepOutputs,
     TensorPiece,
 )
-from nbgen.pieces import Pieces
+from nbgen.pieces import Pieces, cut_output
 
 #: Between two pulses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5
@@ -316,10 +316,11 @@ class Loop:
     def _send(self, outputs: list[GenerateOutput]) -> None:
         plain = []
         for output in outputs:
-            if output.tensors or output.prompt_logprobs:  # large ones go alone, before what may end their request
-                self._deliver([output])
-            else:
+            if not (output.tensors or output.prompt_logprobs):
                 plain.append(output)
+                continue
+            for piece in cut_output(output):  # large ones go alone, before what may end their request
+                self._deliver([piece])
         if plain:
             self._deliver(plain)
 
@@ -333,9 +334,7 @@ class Loop:
                 return
             log.exception("request %s: an output that cannot be sent", outputs[0].rid)
             self._engine.abort(outputs[0].rid)
-            reason = FinishReason.failure(
-                "the answer cannot be sent, perhaps for its size: ask for less beside its text", 400
-            )
+            reason = FinishReason.failure("the answer cannot be sent, perhaps for its size: ask for less of it", 400)
             self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=outputs[0].rid, finish_reason=reason)]))
 
     def _send_status(self) -> None:

@@ -52,5 +52,7 @@ def bad_tool(tools: list[dict[str, Any]] | None, render: Render) -> str:
 
     if not tools or shows(tools) or not shows([]):
         return ""
-    alone = next((tool for tool in tools if not shows([tool])), None)
-    return f"the tool {alone['function']['name']!r}" if alone else "the tools together"
+    while len(tools) > 1:  # in halves: there may be many
+        half = tools[: len(tools) // 2]
+        tools = tools[len(half) :] if shows(half) else half
+    return "the tools together" if shows(tools) else f"the tool {tools[0]['function']['name']!r}"

@@ -176,7 +176,8 @@ def _message(turn: Turn, media: list[Item]) -> ChatMessage:
     if turn.function_call is not None:
         raise InvalidRequest("`function_call` of a message is not supported: give it in `tool_calls`", field="messages")
     content = turn.refusal if turn.content is None and role == "assistant" else turn.content
-    if content is None and not (role == "assistant" and turn.tool_calls):
+    alone = role == "assistant" and (turn.tool_calls or turn.reasoning_content is not None)
+    if content is None and not alone:
         raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
     parts = [Part(type="text", text=content)] if isinstance(content, str) else content or []
     other = next((part.type for part in parts if part.words is None), None)

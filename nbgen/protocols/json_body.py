@@ -1,7 +1,8 @@
 """Strict JSON: what a client sent, as Python values, or InvalidRequest. Never anything else.
 
-Stricter than `json.loads`: UTF-8 only, finite numbers, 64-bit integers, unique keys, bounded depth and size, and no
-half of a surrogate pair, which no later encoder could write. Knows no protocol's fields.
+Stricter than `json.loads`: UTF-8 only (a byte order mark in front, as Windows writes it, is no harm), finite numbers,
+64-bit integers, unique keys, bounded depth and size, and no half of a surrogate pair, which no later encoder could
+write. Knows no protocol's fields.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def parse_json(body: bytes) -> Any:
     """The value that `body` spells. Raises MalformedBody, InvalidRequest for more than is read at once."""
     check_structure(memoryview(body), values=MAX_BODY_VALUES)
     try:
-        text = body.decode("utf-8")
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise MalformedBody(f"the body is not UTF-8 (byte {error.start})") from None
     try:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from nbgen.errors import InvalidRequest, renamed
+from nbgen.logit_processor import allowed_tokens
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
 from nbgen.protocols.json_body import (
@@ -46,6 +47,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "chat_template": (None,),
     "prompt_logprobs": (None,),
+    "prompt_embeds": (None,),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": (None, False),
+    "return_token_ids": (None, False),
+    "return_tokens_as_token_ids": (None, False),
+    "documents": (None, []),
+    "session_params": (None,),
     "web_search_options": (None,),
     "prediction": (None,),
     "moderation": (None,),
@@ -53,7 +61,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "service_tier": (None, "auto", "default"),
 }
 UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
-#: OpenAI's and SGLang's names of sampling options, and ours.
+#: OpenAI's, SGLang's and vLLM's names of sampling options, and ours.
 SAMPLING = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -68,6 +76,7 @@ SAMPLING = {
     "logit_bias": "logit_bias",
     "min_tokens": "min_new_tokens",
     "stop_token_ids": "stop_token_ids",
+    "include_stop_str_in_output": "no_stop_trim",
     "no_stop_trim": "no_stop_trim",
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
@@ -109,6 +118,7 @@ class Body(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     response_format: ResponseFormat | None = None
     custom_logit_processor: str | None = None
+    allowed_token_ids: list[int] | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
     rid: str | list[str] | None = None
@@ -253,6 +263,7 @@ def _sampling(fields: Mapping[str, Any], limit: int | None, limit_name: str = "m
 def _names(fields: Mapping[str, Any], limit_name: str) -> dict[str, str]:
     """The engine's options by the names that the caller has for them."""
     names = {own: name for name, own in SAMPLING.items()} | {"max_new_tokens": limit_name}
+    names |= {"custom_logit_processor": "allowed_token_ids"} if fields.get("allowed_token_ids") else {}
     return names | (dict.fromkeys(GRAMMARS, field) if (field := grammar_field(fields)) else {})
 
 
@@ -261,13 +272,23 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
         rid=rid,
         namespace=namespace(body.extra_key, body.cache_salt),
         priority=body.priority or 0,
-        logit_processor=body.custom_logit_processor or None,
+        logit_processor=_logit_processor(body),
         words=WordLists(bad=bad) if (bad := checked_words(body.bad_words or ())) else None,
         params=params,
         tensors=_tensors(body),
         streamed=bool(body.stream),
         **prompt,
     )
+
+
+def _logit_processor(body: Body) -> str | None:
+    """The caller's own, or one that keeps to the allowed tokens."""
+    if not body.allowed_token_ids:
+        return body.custom_logit_processor or None
+    if body.custom_logit_processor:
+        words = "allowed_token_ids and custom_logit_processor exclude each other: give one of them"
+        raise InvalidRequest(words, field="allowed_token_ids")
+    return allowed_tokens(body.allowed_token_ids)
 
 
 def _tensors(body: Body) -> TensorOptions | None:

@@ -58,8 +58,9 @@ class FunctionCall(AnyItem, tag="function_call"):
 class FunctionCallOutput(AnyItem, tag="function_call_output"):
     """The result of a call: text, or parts."""
 
-    call_id: str
     output: str | list[dict[str, Any]]
+    call_id: str = ""
+    name: str = ""
 
 
 _Known = Message | Reasoning | FunctionCall | FunctionCallOutput
@@ -112,12 +113,9 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
                 names[call_id] = name
                 called = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
                 _own_turn(turns).setdefault("tool_calls", []).append(called)
-            case FunctionCallOutput(call_id, output):
-                result = {"tool_call_id": call_id, "name": names.get(call_id, ""), "content": _content(output)}
+            case FunctionCallOutput(output, call_id, name):
+                result = {"tool_call_id": call_id, "name": name or names.get(call_id, ""), "content": _content(output)}
                 turns.append({"role": "tool", **result})
-    for turn in turns:
-        if "tool_calls" not in turn:
-            turn.setdefault("content", "")
     return turns
 
 

@@ -46,7 +46,8 @@ class Sample:
         self.cached_tokens = output.cached_tokens or self.cached_tokens
         self.media_tokens = output.media_tokens or self.media_tokens
         self.logprobs += output.logprobs
-        self.prompt_logprobs = list(output.prompt_logprobs) or self.prompt_logprobs
+        if output.prompt_logprobs:  # in a list of their own, which another thread may be reading
+            self.prompt_logprobs = [*self.prompt_logprobs, *output.prompt_logprobs]
         self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text
         self.prompt_ids = list(output.prompt_ids) or self.prompt_ids
         for piece in output.tensors:

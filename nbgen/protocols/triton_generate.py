@@ -52,7 +52,7 @@ def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
 def _parse(body: memoryview) -> Members:
     check_structure(body, values=MAX_VALUES_AT_ONCE)
     try:
-        value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
+        value = json.loads(str(body, "utf-8-sig"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
         check_surrogates(body, value)
     except RecursionError:
         raise MalformedBody("failed to parse the request JSON buffer: nested too deep") from None

@@ -5,12 +5,12 @@ See `triton_options` for these.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import pairwise, takewhile
 from typing import Any
 
 from nbgen.errors import InvalidRequest
+from nbgen.logit_processor import allowed_tokens
 from nbgen.protocols import structured_output
 from nbgen.protocols.json_body import is_integer
 from nbgen.protocols.triton_options import Options
@@ -79,9 +79,8 @@ def _fields(options: Mapping[str, Any], new_tokens: bool) -> dict[str, Any]:
 
 def logit_processor(options: Mapping[str, Any]) -> str | None:
     """What keeps the answer within the allowed tokens, if there are such."""
-    if (ids := options.get("allowed_token_ids")) is None:
-        return None
-    return json.dumps({"name": "allowed_tokens", "args": {"token_ids": ids}})
+    ids = options.get("allowed_token_ids")
+    return None if ids is None else allowed_tokens(ids)
 
 
 def word_lists(options: Mapping[str, Any]) -> WordLists | None:

@@ -55,11 +55,15 @@ class AuthenticatedHandler(APIHandler):
 
     async def admit(self) -> None:
         """Return if the caller may do this; raise what they are told otherwise."""
+        if not self.check_host():  # Jupyter would say no more than that it is forbidden
+            self.current_user = self._jupyter_current_user = None
+            raise Forbidden(
+                f"this server does not answer to the Host {self.request.host[:80]!r}: ask it as localhost, or have its "
+                "owner set ServerApp.local_hostnames or ServerApp.allow_remote_access"
+            )
         self._has_key = self._presents_key()
         if self._has_key:
             self.current_user = self._jupyter_current_user = None
-            if not self.check_host():
-                raise Forbidden("this server does not answer to that Host")
             self.set_cors_headers()
             return
         await super().prepare()

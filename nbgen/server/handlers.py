@@ -64,7 +64,7 @@ class NotFoundHandler(NbgenHandler):
 
     def words(self) -> str:
         """The message of the 404."""
-        return f"nbgen has no route {self.request.path[:200]!r}"
+        return f"nbgen has no route {self.request.path[:200]!r}; {self.base_url}{PREFIX} lists all"
 
 
 class OpenaiNotFoundHandler(openai_handlers.OpenaiHandler, NotFoundHandler):

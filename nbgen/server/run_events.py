@@ -68,10 +68,10 @@ class RunEvents:
         self._offset += len(group)
         text = "".join(output.content for output in group)
         tokens = sum(len(output.token_ids) for output in group)
-        if not text and not tokens:
-            return b""
         parts = [part for output in group for part in output.parts or ()]
         more = native.part_fields(parts) if parts else {}
+        if not (text or tokens or more):
+            return b""
         logprobs = [native.token_fields(entry) for output in group for entry in output.logprobs]
         more |= {"logprobs": logprobs} if logprobs else {}
         return self._event("delta", index=group[0].index, text=text, tokens=tokens, **more)

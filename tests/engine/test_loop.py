@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nbgen import frames
+from nbgen import frames, pieces
 from nbgen.commands import AdapterState, ContinueGeneration, LoadAdapter, PauseGeneration, UnloadAdapter
 from nbgen.engine import loop, pulse
 from nbgen.engine.adapter_folder import Adapter
@@ -146,17 +146,20 @@ def test_an_option_that_needs_a_grammar_back_end_is_named_where_there_is_none(ti
     bare.close()
 
 
-def test_samples_have_their_prompts_log_probabilities_in_messages_of_their_own(served: Served) -> None:
-    served.send(request("r", n=3, logprobs=LogprobOptions(start=0)))
-    ended, alone = set(), 0
+def test_samples_have_their_prompts_log_probabilities_in_messages_of_their_own(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_LOGPROBS", 60)
+    served.send(request("r", n=3, logprobs=LogprobOptions(start=0, top=3, token_ids=[5])))
+    ended, alone = set(), []
     while len(ended) < 3:
         message = served.receive()
         outputs = message.outputs if isinstance(message, StepOutputs) else []
         large = [output for output in outputs if output.prompt_logprobs]
         assert not large or len(outputs) == 1
-        alone += len(large)
+        alone += [(output.index, len(output.prompt_logprobs)) for output in large]
         ended |= {output.index for output in outputs if output.finish_reason}
-    assert alone == 3
+    assert sorted(alone) == [(index, rows) for index in range(3) for rows in (6, 12, 12)]
 
 
 def test_what_cannot_be_read_of_one_answer_ends_that_one(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from nbgen.engine.template_fault import bad_tool
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
@@ -61,3 +62,18 @@ def test_a_tool_that_a_template_cannot_show_is_named(template: str, words: str, 
     with pytest.raises(InvalidRequest, match=words) as refused:
         Tokenizer(pretrained, {0}, 512).encode_chat([ChatMessage(role="user", content="hi")], tools=tools)
     assert refused.value.field == "tools"
+
+
+def test_of_many_tools_the_bad_one_is_found_soon() -> None:
+    """Each is rendered twice or so, however many there are."""
+    shown = []
+
+    def render(messages: object, tools: list[dict[str, dict[str, str]]], opens: bool) -> str:
+        shown.append(len(tools))
+        if any(tool["function"]["name"] == "f77" for tool in tools):
+            raise ValueError
+        return ""
+
+    assert bad_tool([{"function": {"name": f"f{place}"}} for place in range(100)], render) == "the tool 'f77'"
+    assert len(shown) < 12
+    assert sum(shown) < 250

@@ -32,7 +32,12 @@ def nested(depth: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"a": [1, -2.5, 1e3, true, null, "\xc3\xa9\\ud83d\\ude00\\u0000"]}', nested(MAX_DEPTH)]
+    "body",
+    [
+        b'{"a": [1, -2.5, 1e3, true, null, "\xc3\xa9\\ud83d\\ude00\\u0000"]}',
+        nested(MAX_DEPTH),
+        b'\xef\xbb\xbf{"a": 1}',
+    ],
 )
 def test_ordinary_json_is_read(body: bytes) -> None:
     assert parse_json(body) == json.loads(body)

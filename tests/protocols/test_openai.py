@@ -69,6 +69,7 @@ def test_defaults_and_renamed_options() -> None:
         ("stop_token_ids", "stop_token_ids", (5, 6)),
         ("stop_regex", "stop_regex", ("a", "b")),
         ("no_stop_trim", "no_stop_trim", True),
+        ("include_stop_str_in_output", "no_stop_trim", True),
         ("ignore_eos", "ignore_eos", True),
         ("skip_special_tokens", "skip_special_tokens", False),
         ("spaces_between_special_tokens", "spaces_between_special_tokens", False),
@@ -174,6 +175,12 @@ def test_an_answer_that_was_a_refusal_goes_back_as_it_came() -> None:
     assert request.messages == [ChatMessage(role="assistant", content="no")]
 
 
+def test_a_turn_of_the_models_may_be_thoughts_alone() -> None:
+    for given in ({"reasoning_content": "hm"}, {"reasoning_content": "hm", "tool_calls": []}):
+        (request,) = chat(messages=[{"role": "assistant", "content": None, **given}]).requests
+        assert request.messages == [ChatMessage(role="assistant", reasoning="hm")]
+
+
 def test_thoughts_have_two_names() -> None:
     for given in ({"reasoning_content": "hm"}, {"reasoning": "hm"}, {"reasoning_content": "hm", "reasoning": "other"}):
         (request,) = chat(messages=[{"role": "assistant", "content": "yes", **given}]).requests
@@ -270,6 +277,14 @@ def test_what_cannot_work_is_refused_by_the_callers_name(body: dict[str, Any], f
 def test_bad_words_are_taken_and_empty_ones_are_none() -> None:
     assert completion(bad_words=["a", ""]).requests[0].words == WordLists(bad=["a"])
     assert completion(bad_words=[""]).requests[0].words is None
+
+
+def test_allowed_tokens_are_a_processor_of_ours() -> None:
+    (request,) = completion(allowed_token_ids=[5, 6]).requests
+    assert json.loads(request.logit_processor or "") == {"name": "allowed_tokens", "args": {"token_ids": [5, 6]}}
+    assert completion(allowed_token_ids=[]).requests[0].logit_processor is None
+    with pytest.raises(InvalidRequest, match="allowed_token_ids and custom_logit_processor exclude each other"):
+        completion(allowed_token_ids=[5], custom_logit_processor="p")
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))

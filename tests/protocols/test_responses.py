@@ -37,7 +37,7 @@ OUTPUTS = [
         ([THOUGHT, SAID, CALL], [{"reasoning_content": "hm", "content": TEXT, "tool_calls": [CALLED]}]),
         ([SAID, SAID], [{"content": TEXT}, {"content": TEXT}]),
         ([CALL, THOUGHT, CALL], [{"tool_calls": [CALLED]}, {"reasoning_content": "hm", "tool_calls": [CALLED]}]),
-        ([THOUGHT], [{"reasoning_content": "hm", "content": ""}]),
+        ([THOUGHT], [{"reasoning_content": "hm"}]),
         ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}, SAID],
          [{"reasoning_content": "so", "content": TEXT}]),
     ],
@@ -54,6 +54,11 @@ def test_a_result_has_the_name_of_its_call() -> None:
         "name": "f",
         "content": [{"type": "text", "text": "done"}],
     }
+
+
+def test_a_result_may_have_a_name_of_its_own_and_no_call() -> None:
+    (result,) = chat_turns(input_items([{"type": "function_call_output", "call_id": None, "name": "g", "output": "x"}]))
+    assert result == {"role": "tool", "tool_call_id": "", "name": "g", "content": "x"}
 
 
 def made() -> Answer:

@@ -44,6 +44,15 @@ def test_what_is_new_is_added_and_what_is_a_total_takes_its_place() -> None:
     assert (found.reasoning, found.tool_calls, found.reasoning_tokens) == ("", [], 0)
 
 
+def test_a_prompt_s_log_probabilities_may_come_in_several_outputs() -> None:
+    first, *more = (TokenLogprobs((-float(place), place, None)) for place in range(4))
+    found = sample(GenerateOutput(rid="r", prompt_logprobs=[first]))
+    before = found.snapshot()
+    for output in (GenerateOutput(rid="r", prompt_logprobs=more, token_ids=(5,)), GenerateOutput(rid="r")):
+        found.add(output)
+    assert (before.prompt_logprobs, found.prompt_logprobs) == ([first], [first, *more])
+
+
 def test_thoughts_and_calls_stand_apart_from_what_is_said() -> None:
     found = sample(
         GenerateOutput(rid="r", text="<think>hm", parts=[AnswerPart(reasoning="hm")]),

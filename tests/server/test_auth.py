@@ -124,7 +124,8 @@ def test_hello_gives_a_cookie_only_page_its_xsrf_cookie(jupyter: Server) -> None
 def test_a_foreign_host_is_refused_with_any_credentials(jupyter: Server) -> None:
     for secret in (TOKEN, jupyter.key):
         with jupyter.anonymous(Authorization=f"Bearer {secret}", Host="evil.example") as client:
-            assert client.get("api/v1/hello").status_code == 403
+            answer = client.get("api/v1/hello")
+        assert (answer.status_code, "the Host 'evil.example'" in answer.json()["error"]["message"]) == (403, True)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
@@ -140,6 +141,7 @@ def test_unknown_paths_and_methods_answer_json(server: Server) -> None:
         assert answer.status_code == status
         assert answer.json()
         assert TOKEN not in answer.text
+    assert "; /nbgen/ lists all" in server.http.post("chat/completions", json={}).json()["error"]["message"]
     assert set(server.http.get("generate").headers["allow"].split(", ")) == {"POST", "PUT"}
 
 

@@ -203,6 +203,7 @@ def test_refusals_are_real_statuses_and_name_the_field(client: openai.OpenAI, st
         ({"response_format": {"type": "json_object", "schema": {"type": 7}}}, "response_format", "Failed to compile"),
         ({"extra_body": {"guided_regex": "("}}, "guided_regex", "Failed to compile"),
         ({"extra_body": {"regex": "("}}, "regex", "Failed to compile"),
+        ({"extra_body": {"allowed_token_ids": [999999]}}, "allowed_token_ids", "allowed_token_ids"),
         (
             {"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 9000},
             "top_logprobs",
@@ -224,6 +225,14 @@ def test_a_limit_over_the_context_is_named_as_the_caller_wrote_it(client: openai
     assert refusal.value.param == "max_completion_tokens"
     with pytest.raises(openai.BadRequestError, match="max_tokens is too large"):
         client.completions.create(model="any", prompt="a", max_tokens=10**6)
+
+
+def test_vllms_ways_to_bound_an_answer(client: openai.OpenAI) -> None:
+    asked = {"model": "a", "prompt": "a", "temperature": 0, "max_tokens": 9}
+    only = {"allowed_token_ids": [70, 71], "ignore_eos": True}
+    assert set(client.completions.create(**asked, extra_body=only).choices[0].text) <= {"c", "d"}
+    ended = client.completions.create(**asked, stop="b", extra_body={"regex": "ab", "include_stop_str_in_output": True})
+    assert ended.choices[0].text == "ab"
 
 
 @pytest.mark.parametrize("stream", [False, True])

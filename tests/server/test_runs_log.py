@@ -12,7 +12,7 @@ import pytest
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from nbgen.messages import ChatMessage, FinishReason, GenerateOutput, GenerateRequest, Media
+from nbgen.messages import AnswerPart, ChatMessage, FinishReason, GenerateOutput, GenerateRequest, Media
 from nbgen.protocols.native import Message
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import chats as chats_module
@@ -253,3 +253,13 @@ def test_the_places_of_many_in_the_queue_are_counted_at_once(runs: Runs, engine:
     assert time.perf_counter() - began < 0.1
     end(started[0])
     assert b'"place":1499,' in take(followed, runs)
+
+
+def test_the_end_of_a_thought_that_was_held_back_comes_without_a_token(runs: Runs, engine: SilentEngine) -> None:
+    run = start(runs, "r")
+    run.add(GenerateOutput(rid="r", text="<think>h", token_ids=(5,), parts=[AnswerPart(reasoning="h")]))
+    events = RunEvents(run, 0, runs, engine)
+    assert b'"reasoning":"h"' in take([events], runs)
+    aborted = FinishReason(type="abort")
+    run.add(GenerateOutput(rid="r", text="<", parts=[AnswerPart(reasoning="<")], finish_reason=aborted))
+    assert b'"reasoning":"<"' in take([events], runs)
