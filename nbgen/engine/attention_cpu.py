@@ -32,8 +32,8 @@ class Group(NamedTuple):
     """Decodes that are computed together: their `rows` (None for all), and blocks.
 
     All of them begin with the blocks of `shared`, which are read once; `blocks` `[B * n]` are what follows. `unseen`
-    `[B, 1, keys]` are those that must not count, of whatever once stood there. `run` are the slots that a single
-    sequence sees, where they stand side by side.
+    `[B, 1, keys]` are those that do not count, whatever once stood there. `run` are the slots that a single sequence
+    sees, where they stand side by side.
     """
 
     rows: torch.Tensor | None
@@ -201,7 +201,7 @@ def _attend_run(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: S
 
 
 def _weighed(weights: torch.Tensor, v: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
-    """`[kv_heads * B, group, D]` of `v` `[kv_heads * B, L, D]`: no weight makes 0 of what is no number."""
+    """Of `v` `[kv_heads * B, L, D]`. What is unseen may be no number, of which no weight makes 0."""
     output = torch.bmm(weights, v)
     if output.isfinite().all():
         return output
