@@ -163,8 +163,11 @@ def _draft_tokens(runner: Runner, config: EngineConfig) -> int:
 
 
 def _mixed_chunk(runner: Runner, config: EngineConfig) -> MixedChunk:
-    if config.mixed_chunk is not None:
-        return MixedChunk(config.mixed_chunk, config.mixed_chunk)
+    usual, wanted = _usual_chunk(runner), config.mixed_chunk
+    return usual if wanted is None else usual._replace(least=wanted, most=wanted)
+
+
+def _usual_chunk(runner: Runner) -> MixedChunk:
     if runner.device.type != "cpu":
         return MixedChunk()
     if runner.tier != "A":

@@ -88,7 +88,8 @@ class ReferenceAttention:
         kv_heads = layer.keys.shape[1]
         slots = step.once("slots", step.decode_slots)
         mask = step.once(("mask", window), lambda: step.decode_mask(window))
-        k, v = (t[slots].transpose(1, 2) for t in (layer.keys, layer.values))
+        # Whatever once stood in slots that nobody sees may be no numbers, which no weight makes 0.
+        k, v = (t[slots].transpose(1, 2).where(mask.mT, 0) for t in (layer.keys, layer.values))
         if scores.sinks is not None:
             scores = scores._replace(sinks=scores.sinks.view(1, kv_heads, -1, 1))
         output = softmax_attention(query.view(batch, kv_heads, heads // kv_heads, dim), k, v, mask, scores)

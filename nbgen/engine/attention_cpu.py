@@ -31,16 +31,16 @@ FEW_BYTES = 300_000
 class Group(NamedTuple):
     """Decodes that are computed together: their `rows` (None for all), and blocks.
 
-    All of them begin with the blocks of `shared`, which are read once; `blocks` `[B * n]` are what follows. `mask`
-    `[B, 1, keys]` is 0 where a key may be seen and minus infinity elsewhere. `run` are the slots that a single
-    sequence sees, where they stand side by side.
+    All of them begin with the blocks of `shared`, which are read once; `blocks` `[B * n]` are what follows. `unseen`
+    `[B, 1, keys]` are those that do not count, whatever once stood there. `run` are the slots that a single sequence
+    sees, where they stand side by side.
     """
 
     rows: torch.Tensor | None
     size: int
     shared: torch.Tensor | None
     blocks: torch.Tensor
-    mask: torch.Tensor
+    unseen: torch.Tensor
     run: slice | None
 
 
@@ -80,9 +80,9 @@ class CpuAttention(ReferenceAttention):
             end = min(begin + rows, new)
             positions = range(start + begin, start + end)
             seen = range(max(window.first(positions[0]), first * size), positions[-1] + 1)
-            mask = step.once(("mask", window, span.start, rows, begin), partial(_tile_mask, window, positions, seen))
+            unseen = step.once(("unseen", window, span.start, rows, begin), partial(_tile, window, positions, seen))
             keys = slice(seen[0] - first * size, seen[-1] + 1 - first * size)
-            output[begin:end] = _attend_tile(query[begin:end], k[:, keys], v[:, keys], mask, scores)
+            output[begin:end] = _attend_tile(query[begin:end], k[:, keys], v[:, keys], unseen, scores)
         return output
 
 
@@ -148,7 +148,7 @@ def _group(
         size=len(rows),
         shared=torch.tensor(tables[rows[0]][:shared]) if shared else None,
         blocks=torch.tensor(own).flatten(),
-        mask=_mask(window, last, keys),
+        unseen=_unseen(window, last, keys),
         run=_run(tables[rows[0]], window.first(spans[0].length - 1), spans[0].length, size) if len(rows) == 1 else None,
     )
 
@@ -181,14 +181,15 @@ def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sco
         kv_heads, batch, heads // kv_heads, -1
     )
     if group.shared is None:
-        weights = _softmax(logits, group.mask, scores).to(v.dtype)
-        output = torch.bmm(weights.view(kv_heads * batch, -1, k.shape[1]), v)
+        weights = _softmax(logits, group.unseen, scores).to(v.dtype)
+        output = _weighed(weights.view(kv_heads * batch, -1, k.shape[1]), v, group.unseen)
     else:
         shared_k, shared_v = (_gather(t, group.shared, block_size) for t in layer)
         before = torch.bmm(rows, shared_k.transpose(1, 2)).view(*logits.shape[:3], -1)
-        weights = _softmax(torch.cat([before, logits], dim=-1), group.mask, scores).to(v.dtype)
+        weights = _softmax(torch.cat([before, logits], dim=-1), group.unseen, scores).to(v.dtype)
         before, own = weights.split([shared_k.shape[1], k.shape[1]], dim=-1)
-        output = torch.bmm(own.reshape(kv_heads * batch, -1, k.shape[1]), v)
+        unseen = group.unseen[..., shared_k.shape[1] :]
+        output = _weighed(own.reshape(kv_heads * batch, -1, k.shape[1]), v, unseen)
         output += torch.bmm(before.reshape(kv_heads, -1, shared_k.shape[1]), shared_v).view(output.shape)
     return output.view(kv_heads, batch, -1, v.shape[-1]).transpose(0, 1).reshape(batch, heads, -1)
 
@@ -199,35 +200,42 @@ def _attend_run(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: S
     return scaled_dot_product_attention(grouped, k, v, scale=scores.scaling).reshape(1, query.shape[1], -1)
 
 
-def _softmax(logits: torch.Tensor, mask: torch.Tensor, scores: Scores) -> torch.Tensor:
+def _weighed(weights: torch.Tensor, v: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
+    """Of `v` `[kv_heads * B, L, D]`. What is unseen may be no number, of which no weight makes 0."""
+    output = torch.bmm(weights, v)
+    if output.isfinite().all():
+        return output
+    return torch.bmm(weights, v.unflatten(0, (-1, len(unseen))).masked_fill(unseen.mT, 0).flatten(0, 1))
+
+
+def _softmax(logits: torch.Tensor, unseen: torch.Tensor, scores: Scores) -> torch.Tensor:
     """Float32 probabilities of `logits` `[kv_heads, B, group, L]`."""
     logits = logits.float().mul_(scores.scaling)
     if scores.softcap is not None:
         logits = logits.div_(scores.softcap).tanh_().mul_(scores.softcap)
-    logits += mask
+    logits.masked_fill_(unseen, float("-inf"))
     if scores.sinks is None:
         return torch.softmax(logits, dim=-1)
     sinks = scores.sinks.float().view(logits.shape[0], 1, -1, 1).expand(*logits.shape[:3], 1)
     return torch.softmax(torch.cat([logits, sinks], dim=-1), dim=-1)[..., :-1].contiguous()
 
 
-def _tile_mask(window: Window, positions: range, keys: range) -> torch.Tensor:
-    return _mask(window, torch.tensor(positions)[:, None], torch.tensor(keys)[None])
+def _tile(window: Window, positions: range, keys: range) -> torch.Tensor:
+    return _unseen(window, torch.tensor(positions)[:, None], torch.tensor(keys)[None])
 
 
-def _mask(window: Window, positions: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """`[queries, 1, keys]`: 0 where a key may be seen, minus infinity elsewhere."""
-    seen = window.mask(positions, keys)
-    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
+def _unseen(window: Window, positions: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """`[queries, 1, keys]`: the keys that may not be seen."""
+    return ~window.mask(positions, keys)[:, None]
 
 
 def _attend_tile(
-    query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scores: Scores
+    query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, unseen: torch.Tensor, scores: Scores
 ) -> torch.Tensor:
     """Queries `[T, heads, D]` of one sequence against `k` and `v` `[kv_heads, L, D]`."""
     (new, heads, dim), kv_heads = query.shape, k.shape[0]
     rows = query.view(new, kv_heads, -1, dim).transpose(0, 1)
     logits = torch.bmm(rows.reshape(kv_heads, -1, dim), k.transpose(1, 2))
-    weights = _softmax(logits.view(kv_heads, new, heads // kv_heads, -1), mask, scores).to(v.dtype)
+    weights = _softmax(logits.view(kv_heads, new, heads // kv_heads, -1), unseen, scores).to(v.dtype)
     output = torch.bmm(weights.view(logits.shape), v)
     return output.view(kv_heads, new, -1, v.shape[-1]).transpose(0, 1).reshape(new, heads, -1)

@@ -74,7 +74,7 @@ class KVCache:
 
 
 def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
-    """`[slots, heads, dim]` of zeros: slots that nobody wrote are read too, and masked, and must not be NaN.
+    """`[slots, heads, dim]` of zeros: slots that nobody wrote may be read too, and are masked.
 
     On the CPU the zeros are the operating system's, so that memory is taken only as it is written, in small pages: a
     large one for every head of every layer would be most of a gigabyte. Private ones cost less than shared.

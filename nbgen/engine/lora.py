@@ -176,6 +176,13 @@ class LoraLayers:
         if not concerns(items):
             yield
             return
+        try:
+            self._choose(items, selected)
+            yield
+        finally:
+            self._rows.clear()
+
+    def _choose(self, items: Sequence[ScheduledSequence], selected: Sequence[int] | None) -> None:
         rows = self._rows
         rows.active = frozenset(item.sequence.adapter for item in items if item.sequence.adapter)
         used = [self.columns[adapter] for adapter in rows.active]
@@ -189,10 +196,6 @@ class LoraLayers:
         device = next(self._model.parameters()).device
         rows.mask = upload(mask, device, self._model.dtype)
         rows.head = rows.mask if selected is None else rows.mask[upload(selected, device, torch.long)]
-        try:
-            yield
-        finally:
-            rows.clear()
 
     def _head_path(self) -> str | None:
         """Of the layer that makes scores, which may see the rows alone that scores are wanted of."""

@@ -123,11 +123,12 @@ class RouterParts(NamedTuple):
             return cls(weight, None, None, each, ALL_GROUPS, kind, 1.0, counts, norm, scale)
         if getattr(router, "norm_topk_prob", False):
             kind = kind._replace(counting=SHARED.get(kind.counting, kind.counting))
-        if kind.counting == OF_NEAR:
-            kind = kind._replace(least=2 * router.router_jitter_noise)
+        each = router.top_k
+        if kind.counting == OF_NEAR:  # whose code takes two, whatever it is told
+            each, kind = 2, kind._replace(least=2 * router.router_jitter_noise)
         bias = getattr(router, "bias", None)
         factor = part(router, "routed_scaling_factor", "router_scaling_factor") or 1.0
-        return cls(weight, bias, _favour(block, router), router.top_k, _groups(router), kind, factor)
+        return cls(weight, bias, _favour(block, router), each, _groups(router), kind, factor)
 
 
 def _weight(router: Any, kind: Kind) -> torch.Tensor | None:

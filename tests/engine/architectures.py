@@ -175,6 +175,7 @@ FAMILIES: dict[str, Family] = {
     "persimmon": Family("A", {}),
     "phi": Family("A", {}),
     "phi3": Family("A", {}),
+    "phimoe": Family("A", {"num_local_experts": 4}),
     "qwen2": Family("A", {}),
     "qwen2_moe": Family(
         "A", {**SHARED_EXPERT, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}
@@ -331,7 +332,6 @@ FAMILIES: dict[str, Family] = {
     ),
     "mpt": Family("C", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512}),
     "openai-gpt": Family("C", GPT),
-    "phimoe": Family("C", {"num_local_experts": 4, "sliding_window": 8}),
     "recurrent_gemma": Family(
         "C", {"head_dim": 16, "lru_width": 64, "attention_window_size": 8, "num_hidden_layers": 3}
     ),

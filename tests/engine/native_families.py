@@ -117,7 +117,7 @@ TAKEN = {
         "num_experts_per_tok": 3,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     },
-    "phimoe": {"num_local_experts": 8, "router_jitter_noise": 0.3},
+    "phimoe": {"num_local_experts": 8, "num_experts_per_tok": 3, "router_jitter_noise": 0.3},
     "flex_olmo": FAMILIES["flex_olmo"].changes,
     "exaone4": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "arcee": {},

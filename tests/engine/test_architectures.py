@@ -49,11 +49,16 @@ def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> 
     assert answers(assembly, REQUESTS[:1]) == expected[:1], "alone"
 
 
-def test_a_window_that_only_the_mask_knows_of_counts(tmp_path: Path) -> None:
-    """One beyond what is tried at the start."""
-    layers = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": False}
-    folder = save_model(tmp_path, "smollm3", sliding_window=26, **layers)
-    assert answers(build(folder, prefill_chunk=16), REQUESTS) == greedy(folder, PROMPTS, NEW_TOKENS)
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": False}
+
+
+@pytest.mark.parametrize(("name", "tier", "layers"), [("smollm3", "A", LAYERS), ("phimoe", "C", {})])
+def test_a_window_that_only_the_mask_knows_of_counts(name: str, tier: str, layers: dict, tmp_path: Path) -> None:
+    """One beyond what is tried at the start; where it may be all layers' or none's, transformers' own code knows."""
+    folder = save_model(tmp_path, name, sliding_window=26, **layers)
+    assembly = build(folder, prefill_chunk=16)
+    assert assembly.model.tier == tier
+    assert answers(assembly, REQUESTS) == greedy(folder, PROMPTS, NEW_TOKENS)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -69,6 +69,9 @@ class Case:
         rand = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
         self.query = rand(sum(new for _, new in self.lengths), heads, dims[0])
         self.layer = Layer(*(rand(kv_heads, sum(counts) * BLOCK, dim).transpose(0, 1) for dim in dims))
+        for table, (length, _) in zip(tables, self.lengths, strict=True):  # where an ended sequence's were no numbers
+            for tensor in self.layer:
+                tensor[table[-1] * BLOCK + (length - 1) % BLOCK + 1 : (table[-1] + 1) * BLOCK] = float("nan")
         self.sinks = rand(1, heads, 1, 1)
         decodes, prefills = spans(self.lengths, tables)
         cache = KVCache(sum(counts), BLOCK)

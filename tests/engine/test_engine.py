@@ -8,7 +8,8 @@ import torch
 from transformers import AutoTokenizer
 
 from nbgen.engine import stop_regex
-from nbgen.engine.assembly import Assembly
+from nbgen.engine.assembly import Assembly, _mixed_chunk
+from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
@@ -126,6 +127,13 @@ def test_max_new_tokens_zero_runs_the_prompt_only(tiny_engine: Assembly) -> None
     (output,) = generate(tiny_engine, [GenerateRequest(rid="z", text="Hello", params=params)])["z"]
     assert (output.text, output.token_ids, output.finish_reason.type) == ("", (), "length")
     assert output.prompt_tokens == 5
+
+
+def test_whoever_says_how_much_of_a_prompt_goes_beside_streams_leaves_it_its_patience(tiny_engine: Assembly) -> None:
+    usual = tiny_engine.engine._scheduler.mixed_chunk
+    own = _mixed_chunk(tiny_engine.engine._runner, EngineConfig(model="m", mixed_chunk=9))
+    assert own.patience == usual.patience > 0
+    assert {own.tokens(decodes, context) for decodes in (1, 99) for context in (0, 9999)} == {9}
 
 
 def test_abort_ends_within_a_step(tiny_engine: Assembly, idle) -> None:

@@ -9,10 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbgen.engine import lora
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.prefix_cache import Namespace
-from nbgen.engine.scheduler import Scheduler
+from nbgen.engine.scheduler import ScheduledSequence, Scheduler
+from nbgen.engine.upload import upload
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.protocols.sglang import parse_generate
@@ -102,6 +104,24 @@ def test_one_batch_of_all_kinds_writes_what_peft_writes(
     outputs = generate(assembly, requests)
     assert [ids(outputs[r.rid]) for r in requests] == expected, "in one batch"
     assert [ids(generate(assembly, [r])[r.rid]) for r in requests] == expected, "alone, on prefix hits"
+
+
+def test_a_step_that_has_no_memory_for_its_rows_adapts_no_other(
+    assembly: Assembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(values: object, *more: object) -> torch.Tensor:
+        if isinstance(values, list):
+            raise MemoryError
+        return upload(values, *more)
+
+    runner, (sequence,) = assembly.engine._runner, assembly.admission.sequences(request("r", PROMPTS[0], "all"))
+    layer = runner.model.get_submodule("model.layers.0.self_attn.q_proj")
+    rows = torch.ones(3, layer.in_features)
+    before = layer(rows)
+    monkeypatch.setattr(lora, "upload", full)
+    with pytest.raises(MemoryError), runner.lora.of([ScheduledSequence(sequence, len(sequence))], [0]):
+        pass
+    assert torch.equal(layer(rows), before)
 
 
 MODELS = {

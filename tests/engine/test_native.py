@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -152,3 +153,16 @@ def test_attention_falls_back_without_a_compiler() -> None:
     environment = {**os.environ, "CXX": "", "PATH": "/no/such/folder"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "CpuAttention"
+
+
+def test_a_team_goes_through_no_more_phases_than_there_is_room_for(tmp_path: Path) -> None:
+    source, program = tmp_path / "team.cpp", tmp_path / "team"
+    phase = "member.each(1, [](int64_t) {});"
+    source.write_text(
+        f'#include "team.h"\nint main() {{ Team(2, 1).run([](Team::Member& member) {{ {phase} {phase} }}); }}\n'
+    )
+    flags = [flag for flag in native.FLAGS if flag not in ("-shared", "-fPIC")]
+    subprocess.run([*native.compiler(), *flags, "-I", native.SOURCE.parent, source, "-o", program], check=True)
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT
+    assert "at_ < team_.phases_" in done.stderr

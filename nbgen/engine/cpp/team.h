@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -98,7 +99,7 @@ class Pool {
 class Team {
   public:
     // Of `members`, for so many phases at most.
-    Team(int64_t members, int64_t phases) : members_(members), counters_(phases * (members + 1)) {}
+    Team(int64_t members, int64_t phases) : members_(members), phases_(phases), counters_(phases * (members + 1)) {}
 
     // What one member goes through; each makes its own.
     class Member {
@@ -110,6 +111,7 @@ class Team {
         // `work(unit)` for all units below `count`, by whoever is there; back when all are done.
         template <typename Work>
         void each(int64_t count, const Work& work) {
+            assert(at_ < team_.phases_);  // beyond them it would count in others' memory
             Counter* taken = &team_.counters_[at_++ * (team_.members_ + 1)];
             std::atomic<int64_t>& done = taken[team_.members_].value;
             const int64_t some = std::max<int64_t>(1, count / (team_.members_ * SHARES));
@@ -147,6 +149,6 @@ class Team {
         std::atomic<int64_t> value{0};
     };
 
-    int64_t members_;
+    int64_t members_, phases_;
     std::vector<Counter> counters_;  // of each phase: the units that each range has given out, and those done
 };
