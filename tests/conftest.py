@@ -52,7 +52,7 @@ settings.load_profile("nbgen")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Seconds. What is waited for comes at once; a machine may have much else to do.
-PATIENCE = 60.0
+PATIENCE = 100.0
 #: Seconds after which a server of `http.server` looks whether it shall end; by itself it takes half a second.
 LOOKS = 0.01
 
