@@ -153,7 +153,7 @@ def test_who_unloads_it_while_it_waits_for_training_to_end_waits_for_nobody(live
         asking = Asking()
         wait_for(lambda: "waiting for training" in str(live.client.model()), "it is being loaded")
         nbgen.unload()
-        wait_for(lambda: "channel-writer" not in [thread.name for thread in threading.enumerate()], "it is left")
+        wait_for(lambda: "pulse" not in [thread.name for thread in threading.enumerate()], "the engine has left it")
     asking.join(PATIENCE)
     assert isinstance(asking.said, NbgenError)
 
