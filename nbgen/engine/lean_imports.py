@@ -96,9 +96,11 @@ def _import_leanly(name: str) -> None:
         import_anew(name, before)
 
 
-def _module_of(thing: Any, *file: Any) -> ModuleType | None:
+def _module_of(object: Any, _filename: str | None = None) -> ModuleType | None:
     """Of a frame it is told by its name: torch asks for each operator, and Python looks at all modules' files first."""
-    return sys.modules.get(thing.f_globals["__name__"]) if inspect.isframe(thing) else _getmodule(thing, *file)
+    if inspect.isframe(object):
+        return sys.modules.get(object.f_globals.get("__name__", ""))
+    return _getmodule(object, _filename)
 
 
 def _put_off_what_nobody_needs() -> None:
