@@ -77,8 +77,8 @@ class LiveServer:
             return
         if self._server is not None:
             self._server.stop()
-        if self._engine is not None:
-            self._engine.close()
+        if (engine := self._engine) is not None:
+            engine.close()
             self._engine = self._model = None
             self._folder.remove()
 

@@ -46,6 +46,16 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits to read keeps a closed socket open
         self._socket.close()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the other end is closed, and all that it sent is read."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def messages(self) -> Iterator[ToEngine]:
         """What the server sends, until it closes its end or is killed, be it within a frame.
 

@@ -8,10 +8,12 @@ transformers' models is kept from one start to the next.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import threading
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from nbgen.engine import checkpoint, quantized_checkpoint
@@ -40,6 +42,7 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
 }
 
 _one_at_a_time = threading.Lock()
+_getmodule = inspect.getmodule
 log = logging.getLogger(__name__)
 
 
@@ -51,15 +54,20 @@ def import_engine(config: EngineConfig) -> None:
 
 def is_plain(config: EngineConfig) -> bool:
     """Whether neither compiler nor torchao are needed, as far as that can be told before a download."""
-    import torch
-
-    rounds_on_a_gpu = config.quantization is not None and config.device != "cpu" and torch.cuda.is_available()
-    if config.compile or rounds_on_a_gpu or (folder := checkpoint.present(config.model)) is None:
+    if config.compile or _rounds_on_a_gpu(config) or (folder := checkpoint.present(config.model)) is None:
         return False
     try:
         return quantized_checkpoint.description(folder, config.model) is None
     except ModelError:  # said by whoever loads the model
         return False
+
+
+def _rounds_on_a_gpu(config: EngineConfig) -> bool:
+    if config.quantization is None or config.device == "cpu":
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def import_leanly(name: str) -> None:
@@ -72,6 +80,7 @@ def import_leanly(name: str) -> None:
 
 
 def _import_leanly(name: str) -> None:
+    inspect.getmodule = _module_of
     import torch
 
     before, has_distributed = set(sys.modules), torch.distributed.is_available
@@ -85,6 +94,13 @@ def _import_leanly(name: str) -> None:
         log.info("transformers is imported whole", exc_info=True)
         torch.distributed.is_available = has_distributed
         import_anew(name, before)
+
+
+def _module_of(object: Any, _filename: str | None = None) -> ModuleType | None:
+    """Of a frame it is told by its name: torch asks for each operator, and Python looks at all modules' files first."""
+    if inspect.isframe(object):
+        return sys.modules.get(object.f_globals.get("__name__", ""))
+    return _getmodule(object, _filename)
 
 
 def _put_off_what_nobody_needs() -> None:

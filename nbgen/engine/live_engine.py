@@ -130,10 +130,11 @@ class LiveEngine:
         model.watch()
 
     def close(self) -> None:
-        """Take no more connections, and return once the last has ended and its memory is back."""
+        """Take no more connections, and return once the last has ended and its memory is back. Also more than once."""
         self._model.unwatch()
         self._closing = True
-        self._end.shutdown(socket.SHUT_RDWR)  # which a fork's copy does not outlive
+        with contextlib.suppress(OSError):  # another call has closed it, and may have been interrupted since
+            self._end.shutdown(socket.SHUT_RDWR)  # which a fork's copy does not outlive
         self._end.close()
         self._thread.join()
         self._ended.close()
@@ -151,15 +152,15 @@ class LiveEngine:
         messages = channel.messages()
         try:
             if isinstance(first := next(messages, None), LoadModel):
-                build = partial(self._assemble, first.config)
+                build = partial(self._assemble, channel, first.config)
                 serve(channel, first.config.model, build, messages, partial(LiveLoop, self._model))
         except Exception:  # the server hears the end of the channel, and may load again
             log.exception("the live engine stopped")
         finally:
             channel.close()
 
-    def _assemble(self, config: EngineConfig, report: Report) -> Assembly:
-        while not self._closing:
+    def _assemble(self, channel: Channel, config: EngineConfig, report: Report) -> Assembly:
+        while not (self._closing or channel.is_left):
             with self._model.weights.reading(STATUS_SECONDS) as may:
                 if may:
                     return assemble(config, report, self._model)

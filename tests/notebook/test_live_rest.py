@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -28,13 +29,25 @@ def tokenizer(tiny_model: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(tiny_model)
 
 
+@contextmanager
+def served(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Iterator[LiveServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_client", None)
+        patch.setattr(session, "_private", None)
+        with nbgen.serve(model, tokenizer) as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def live(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Iterator[LiveServer]:
+    with served(model, tokenizer) as server:
+        yield server
+
+
 @pytest.fixture
-def live(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LiveServer]:
-    monkeypatch.setattr(session, "_client", None)
-    monkeypatch.setattr(session, "_private", None)
-    with nbgen.serve(model, tokenizer) as server:
+def stopped(tiny_model: Path, tokenizer: PreTrainedTokenizerBase) -> Iterator[LiveServer]:
+    """One of its own, which the test may stop."""
+    with served(AutoModelForCausalLM.from_pretrained(tiny_model), tokenizer) as server:
         yield server
 
 
@@ -92,19 +105,21 @@ def test_who_asks_in_a_training_block_waits_and_the_engine_goes_on_to_tell_of_it
 
 @pytest.mark.parametrize("loaded", [True, False])
 def test_it_stops_in_a_training_block_while_somebody_waits(
-    loaded: bool, rests: threading.Semaphore, live: LiveServer
+    loaded: bool, rests: threading.Semaphore, stopped: LiveServer
 ) -> None:
     answer()
     assert rests.acquire(timeout=PATIENCE)
     if not loaded:
         nbgen.unload()
-    stopping = threading.Thread(target=live.stop)
-    with live.training():
+    twice = [threading.Thread(target=stopped.stop) for _ in range(2)]
+    with stopped.training():
         asking = Asking()
-        wait_for(lambda: waits(live), "somebody waits")
-        stopping.start()
-        stopping.join(PATIENCE)
-        assert not stopping.is_alive()
+        wait_for(lambda: waits(stopped), "somebody waits")
+        for stopping in twice:
+            stopping.start()
+        for stopping in twice:
+            stopping.join(PATIENCE)
+            assert not stopping.is_alive()
     asking.join(PATIENCE)
     assert isinstance(asking.said, NbgenError)
 
@@ -130,6 +145,17 @@ def test_who_asks_before_it_is_loaded_learns_what_they_wait_for(live: LiveServer
         wait_for(lambda: "waiting for training" in str(live.client.model()), "the server says so")
     asking.join(PATIENCE)
     assert asking.said == answer()
+
+
+def test_who_unloads_it_while_it_waits_for_training_to_end_waits_for_nobody(live: LiveServer) -> None:
+    nbgen.unload()
+    with live.training():
+        asking = Asking()
+        wait_for(lambda: "waiting for training" in str(live.client.model()), "it is being loaded")
+        nbgen.unload()
+        wait_for(lambda: "pulse" not in [thread.name for thread in threading.enumerate()], "the engine has left it")
+    asking.join(PATIENCE)
+    assert isinstance(asking.said, NbgenError)
 
 
 def test_who_asks_while_there_is_no_memory_is_refused_and_the_next_is_not(

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own(folder: Path) -> Iterator[PrivateServer]:
-    server = PrivateServer(str(folder))
+    server = PrivateServer(str(folder), options={"standby": False})
     yield server
     server.stop()
 

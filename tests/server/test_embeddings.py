@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import nbgen
-from nbgen.engine.embedding_model import EmbeddingModel
+from nbgen.engine.embedding_model import EmbeddingModel, is_embedding
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.notebook import session
@@ -47,6 +47,8 @@ CASES = {
     "qwen3-bare": Case("qwen3", None),
     "roberta-bare": Case("roberta", None),
 }
+#: Those that are asked over HTTP.
+SERVED = ("bert-mean", "qwen3-bare")
 
 
 def save(folder: Path, case: Case) -> Path:
@@ -69,6 +71,19 @@ def save(folder: Path, case: Case) -> Path:
     return folder
 
 
+def vectors(folder: Path, case: Case) -> np.ndarray:
+    """Those of the texts that are right."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = []
+    for text in TEXTS:
+        with torch.inference_mode():
+            states = model(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
+        pooling = case.pooling or ("mean_tokens" if case.model_type == "roberta" else "")
+        pooled = {"mean_tokens": states.mean(0), "cls_token": states[0]}.get(pooling, states[-1])
+        found.append(pooled / pooled.norm() if case.normalizes else pooled)
+    return torch.stack(found).numpy()
+
+
 class Served(NamedTuple):
     """A server of an embedding model, and the vectors that are right."""
 
@@ -77,21 +92,7 @@ class Served(NamedTuple):
     case: Case
 
     def expected(self) -> np.ndarray:
-        model, tokenizer = AutoModel.from_pretrained(self.folder).eval(), AutoTokenizer.from_pretrained(self.folder)
-        vectors = []
-        for text in TEXTS:
-            with torch.inference_mode():
-                states = model(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
-            bare = "mean_tokens" if self.case.model_type == "roberta" else ""
-            pooling = self.case.pooling or bare
-            pooled = {"mean_tokens": states.mean(0), "cls_token": states[0]}.get(pooling, states[-1])
-            vectors.append(pooled / pooled.norm() if self.case.normalizes else pooled)
-        return torch.stack(vectors).numpy()
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a text: RoBERTa's positions begin behind that of its padding."""
-        return 127 if self.case.model_type == "roberta" else 128
+        return vectors(self.folder, self.case)
 
     def client(self) -> openai.OpenAI:
         http = self.server.http
@@ -107,7 +108,7 @@ def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running.stop()
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=SERVED)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Case]:
     """A model's folder, and what is in it."""
     case = CASES[request.param]
@@ -117,6 +118,21 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def served(embedding: Server, saved: tuple[Path, Case]) -> Served:
     return Served(embedding.serving(saved[0]), *saved)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vectors_are_transformers_own_pooled_as_the_files_say(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    folder = save(tmp_path / "model", case)
+    config = EngineConfig(model=str(folder), dtype="float32")
+    assert is_embedding(config, lambda *_: None)
+    model = EmbeddingModel(config, lambda *_: None)
+    ids = [model.tokenizer.encode(text) for text in TEXTS]
+    np.testing.assert_allclose(model.encode(ids), vectors(folder, case), atol=1e-4)
+    longest = 127 if case.model_type == "roberta" else 128  # whose positions begin behind that of its padding
+    assert model.model.context_length == longest
+    assert model.encode([[5] * longest, [6]]).isfinite().all()
+    model.close()
 
 
 def test_openai_s_client_gets_the_vectors_in_both_encodings(served: Served) -> None:
@@ -155,9 +171,9 @@ def test_what_is_refused(served: Served) -> None:
     refused(http.post("generate", json={"text": "a"}), "embedding model", "/v1/embeddings")
     for size in (200, 20_000):
         too_long = http.post("v1/embeddings", json={"input": "x" * size})
-        refused(too_long, f"maximum context length is {served.longest} tokens", str(size))
+        refused(too_long, "maximum context length is 128 tokens", str(size))
         assert (too_long.json()["param"], too_long.json()["code"]) == ("input", "context_length_exceeded")
-    longest = http.post("v1/embeddings", json={"input": ["x" * served.longest, "y"]})
+    longest = http.post("v1/embeddings", json={"input": ["x" * 128, "y"]})
     assert longest.status_code == 200, longest.text
     refused(http.post("v1/embeddings", json={"input": []}), "input")
     strange = http.post("v1/embeddings", json={"input": [[999]]})

@@ -90,7 +90,7 @@ async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
         assert isinstance(heard.error, EngineStopped)
         assert "did not answer for 1 seconds" in heard.error.message
         assert not first.is_running()
-        await client.start()
+        assert client.state in ("starting", "loading"), "another takes its place"
     finally:
         await client.close(0)
 
