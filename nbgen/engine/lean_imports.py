@@ -8,12 +8,10 @@ transformers' models is kept from one start to the next.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 import threading
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from nbgen.engine import checkpoint, quantized_checkpoint
@@ -42,7 +40,6 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
 }
 
 _one_at_a_time = threading.Lock()
-_getmodule = inspect.getmodule
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +77,6 @@ def import_leanly(name: str) -> None:
 
 
 def _import_leanly(name: str) -> None:
-    inspect.getmodule = _module_of
     import torch
 
     before, has_distributed = set(sys.modules), torch.distributed.is_available
@@ -94,13 +90,6 @@ def _import_leanly(name: str) -> None:
         log.info("transformers is imported whole", exc_info=True)
         torch.distributed.is_available = has_distributed
         import_anew(name, before)
-
-
-def _module_of(object: Any, _filename: str | None = None) -> ModuleType | None:
-    """Of a frame it is told by its name: torch asks for each operator, and Python looks at all modules' files first."""
-    if inspect.isframe(object):
-        return sys.modules.get(object.f_globals.get("__name__", ""))
-    return _getmodule(object, _filename)
 
 
 def _put_off_what_nobody_needs() -> None:
