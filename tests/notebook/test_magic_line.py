@@ -35,8 +35,8 @@ def test_what_follows_a_hash_is_a_comment(shell: InteractiveShell) -> None:
     )
     assert [line.split()[1] for line in readme] == ["load", "#", "unload"]
     assert "there is no folder './my-model'" in run(shell, readme[0])[0]
-    for cell in (readme[1], "%nbgen models # whose engine's ready"):
-        assert run(shell, cell)[1]
+    assert "ready" in run(shell, readme[1])[0]
+    assert "| loaded |" in run(shell, "%nbgen models # whose engine's ready?")[0]
     run(shell, """%%nbgen --max-new-tokens 1 --stop '#' --stop "a # b" --stop c#d  # what isn't an option\nhi""")
     assert list(shell.user_ns["_"].params["stop"]) == ["#", "a # b", "c#d"]
 
