@@ -16,6 +16,7 @@ A server is found, or started for this kernel, by the first call. `help(nbgen.ge
 Names are loaded on first use, so that `import nbgen` stays light and never imports torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:  # what follows does at run time, where it is asked for
     from nbgen.notebook.adapters import unload_adapter as unload_adapter
     from nbgen.notebook.chat import Chat as Chat
     from nbgen.notebook.client import Client as Client
-    from nbgen.notebook.compare import Compare as Compare
     from nbgen.notebook.compare import compare as compare
     from nbgen.notebook.conversation import chat as chat
     from nbgen.notebook.dataset import map as map
@@ -55,7 +55,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "Chat": "nbgen.notebook.chat",
     "Client": "nbgen.notebook.client",
-    "Compare": "nbgen.notebook.compare",
     "NbgenError": "nbgen.errors",
     "Result": "nbgen.notebook.result",
     "Stream": "nbgen.notebook.stream",
@@ -94,8 +93,22 @@ if not TYPE_CHECKING:
         if name in _MODULES:
             return import_module(f"nbgen.{name}")
         if name not in _HOMES:
-            raise AttributeError(f"module 'nbgen' has no attribute {name!r}")
+            raise _unknown(name)
         return getattr(import_module(_HOMES[name]), name)
+
+
+def _unknown(name: str) -> BaseException:
+    """With what was probably meant."""
+    from difflib import get_close_matches
+
+    alike = get_close_matches(name, __dir__(), 1)
+    meant = f"; did you mean {alike[0]!r}?" if alike else ""
+    error = AttributeError(f"module 'nbgen' has no attribute {name!r}{meant}")
+    if "IPython" not in sys.modules:
+        return error
+    from nbgen.notebook.short_traceback import shortened
+
+    return shortened(error)
 
 
 def __dir__() -> list[str]:

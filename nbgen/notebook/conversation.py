@@ -12,7 +12,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.media import as_text, media_parts
 from nbgen.notebook.options import Options
-from nbgen.notebook.request import chat_messages, question, sampling_options
+from nbgen.notebook.request import chat_messages, question, sampling_options, system_turn
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.shown_text import visible
@@ -59,8 +59,7 @@ class Conversation(Turns):
         messages: Said = (),
     ) -> None:
         """`messages` are what has been said before, or whatever has such. Raises InvalidRequest for what are none."""
-        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-        self.messages += _said(messages)
+        self.messages: list[dict[str, Any]] = [*system_turn(system), *_said(messages)]
         if system and any(turn["role"] == "system" for turn in self.messages[1:]):
             raise InvalidRequest("the messages have a system prompt already: leave system= out", field="system")
         self.options = dict(options or {})

@@ -14,6 +14,15 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+#: Words as shells have them, up to the first that begins with a #.
+_BEFORE_COMMENT = re.compile(r"""(?:\s*+(?!\#)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])++)*+\s*+(?=\#)""")
+
+
+def without_comment(line: str) -> str:
+    """The line up to a comment, as Python and shells have them."""
+    code = _BEFORE_COMMENT.match(line)
+    return line if code is None else code[0].rstrip()
+
 
 def parsed(magic: Any, line: str) -> Namespace:
     """As IPython's own, but quotes around a value are not part of it."""

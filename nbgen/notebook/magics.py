@@ -27,7 +27,7 @@ from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.code_blocks import as_cell, code_blocks
 from nbgen.notebook.completion import matcher
 from nbgen.notebook.display import Answer, can_change, in_notebook
-from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescaped
+from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescaped, without_comment
 from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.short_traceback import EXPECTED, shortened
@@ -76,6 +76,7 @@ class NbgenMagics(Magics):
     @line_magic("nbgen")  # type: ignore[arg-type]  # IPython's types know of no name
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
+        line = without_comment(line)
         if asks_for_help(line):
             print(help_text(self.manage))
             return None
@@ -140,6 +141,7 @@ class NbgenMagics(Magics):
         So do {{In[3]}}, {{Out[3]}} and {{Err[3]}}: a cell's source, its value, and the error that it ended with.
         Ctrl-C ends the answer and keeps what has come.
         """
+        line = without_comment(line)
         if asks_for_help(line):
             print(help_text(self.ask))
             return

@@ -90,7 +90,14 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
             raise InvalidRequest(words)
     if not turns or (isinstance(prompt, str) and not prompt.strip()):
         raise InvalidRequest("the prompt is empty")
-    return [{"role": "system", "content": system}, *turns] if system else turns
+    return [*system_turn(system), *turns]
+
+
+def system_turn(system: str | None) -> list[dict[str, Any]]:
+    """The message that a system prompt is, where there is one. Raises InvalidRequest for what is no text."""
+    if system and not is_content(system):
+        raise InvalidRequest(f"system is a text, got {type(system).__name__}", field="system")
+    return [{"role": "system", "content": system}] if system else []
 
 
 def _is_message(turn: Mapping[str, Any]) -> bool:

@@ -45,13 +45,13 @@ class RowData:
         return cls(data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(values)), values)
 
     def remedy(self, source: str) -> str:
-        """How a prompt names a column whose own name is none in Python; empty for what is no column."""
-        columns = () if self.columns is None else self.columns
-        label = next((label for label in columns if str(label) == source), None)
+        """How a prompt names a column whose own name is none in Python, or an item's member; empty for other names."""
+        whole, labels = ("value", _members(self._values[0])) if self.columns is None else ("row", self.columns)
+        label = next((label for label in labels if str(label) == source), None)
         if label is None:
             return ""
         written = json.dumps(label, ensure_ascii=False) if isinstance(label, str) else repr(label)
-        return f"Write {{{{row[{written}]}}}}."
+        return f"Write {{{{{whole}[{written}]}}}}."
 
     def names(self, number: int) -> dict[str, Any]:
         """What the prompt of a row may name: the item as `value`, or the columns, and all of the row as `row`.
@@ -65,6 +65,10 @@ class RowData:
         values = self._values[number]
         row = pandas.Series(list(values), index=self.columns, dtype=object)
         return {**dict(zip(map(str, self.columns), values, strict=True)), "row": row}
+
+
+def _members(item: Any) -> Iterable[Any]:
+    return item if isinstance(item, Mapping) else ()
 
 
 def _apart(columns: Any) -> Any:

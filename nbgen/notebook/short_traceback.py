@@ -62,7 +62,7 @@ def _leave(frame: TracebackType | None) -> str:
     """Cut a traceback where it enters nbgen; the module that has called it there."""
     caller = ""
     while frame is not None and frame.tb_next is not None:
-        if _module(frame.tb_next).startswith("nbgen."):
+        if _module(frame.tb_next).partition(".")[0] == "nbgen":
             frame.tb_next, caller = None, _module(frame)
         frame = frame.tb_next
     return caller

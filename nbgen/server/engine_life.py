@@ -137,7 +137,9 @@ class EngineLife:
     async def _stop(self) -> None:
         if self._life is not None and not self._life.done():
             self._set("stopping")
-            words = "the server is stopping" if self._closed else "the engine was stopped"
+            words = (
+                "the server is stopping" if self._closed else "the engine was stopped; the next request starts it again"
+            )
             self._fail(self._take(), Unavailable(words))
             if self._process:
                 self._process.close()

@@ -95,7 +95,9 @@ def test_a_model_that_is_unloaded(lab: Lab, page: Page) -> None:
     notebook, panel = streaming(lab, page, "unloaded.ipynb")
     written = lasting(panel)
     lab.post("nbgen/api/v1/model/unload")
-    expect(panel.answers.last.get_by_role("alert")).to_contain_text("the engine was stopped")
+    expect(panel.answers.last.get_by_role("alert")).to_contain_text(
+        "the engine was stopped; the next request starts it again"
+    )
     expect(panel.answers.last.locator(".nbgen-text")).to_contain_text(written)
     answers(panel)
     notebook.shut_down()

@@ -1,5 +1,8 @@
 """How the first line of a magic is read."""
 
+import re
+from pathlib import Path
+
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -24,6 +27,18 @@ def test_what_was_meant_is_said_in_one_line(shell: InteractiveShell, cell: str, 
     assert not good
     assert words in printed
     assert "Traceback" not in printed
+
+
+def test_what_follows_a_hash_is_a_comment(shell: InteractiveShell) -> None:
+    readme = re.findall(
+        r"^%nbgen .*#.*$", (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert [line.split()[1] for line in readme] == ["load", "#", "unload"]
+    assert "there is no folder './my-model'" in run(shell, readme[0])[0]
+    assert "ready" in run(shell, readme[1])[0]
+    assert "| loaded |" in run(shell, "%nbgen models # whose engine's ready?")[0]
+    run(shell, """%%nbgen --max-new-tokens 1 --stop '#' --stop "a # b" --stop c#d  # what isn't an option\nhi""")
+    assert list(shell.user_ns["_"].params["stop"]) == ["#", "a # b", "c#d"]
 
 
 def test_stops_may_have_line_breaks(shell: InteractiveShell) -> None:

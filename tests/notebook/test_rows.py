@@ -112,6 +112,9 @@ def test_what_is_to_be_written_works() -> None:
     assert prepared(ODD, prompt).results[0].prompt == "xyz1u"
     with pytest.raises(InvalidRequest, match="There is only value, the item"):
         prepared(["a"], "{{the value}}")
+    with pytest.raises(InvalidRequest, match=r'name \'a\' is not defined. Write \{\{value\["a"\]\}\}\.'):
+        prepared([{"a": 1}], "{{a}}")
+    assert prepared([{"a": 1}], '{{value["a"]}}').results[0].prompt == "1"
 
 
 def test_columns_that_cannot_be_told_apart_are_refused() -> None:
