@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from IPython.display import DisplayHandle
+from IPython.display import DisplayHandle, display
+from ipywidgets import Output
 
+from nbgen.notebook.display import captured, held
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
@@ -26,14 +28,20 @@ class Transcript:
 
     def __init__(self) -> None:
         self._handle: DisplayHandle | None = None
+        #: Where a widget takes what is shown, which hears of no changes: one of our own in it.
+        self._inner: Output | None = None
         self._written: Bundle = _EMPTY
 
     @property
     def shown(self) -> bool:
-        return self._handle is not None
+        return self._handle is not None or self._inner is not None
 
     def show(self) -> None:
         """One more output, which front ends change together with those of before: empty, or what these have."""
+        if captured():
+            self._inner = self._inner or Output(outputs=held(self._written))
+            display(self._inner)
+            return
         self._handle = self._handle or DisplayHandle()
         self._handle.display(self._written, raw=True)
 
@@ -47,9 +55,12 @@ class Transcript:
         self._change(_EMPTY)
 
     def _change(self, written: Bundle) -> None:
-        if self._handle is not None:
+        if self.shown:
             self._written = written
+        if self._handle is not None:
             self._handle.update(written, raw=True)
+        if self._inner is not None:
+            self._inner.outputs = held(written)
 
 
 _EMPTY: Bundle = {"text/plain": "", "text/markdown": ""}
