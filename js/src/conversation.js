@@ -2,7 +2,7 @@
 // once and stays: whatever is open, selected or being edited in it is left alone when others are shown beside it.
 
 import { textOf } from "./content.js";
-import { h } from "./dom.js";
+import { focusOf, h } from "./dom.js";
 import { Empty } from "./empty.js";
 import { WayBack } from "./following.js";
 import { Answer, numbers, Question } from "./message.js";
@@ -80,11 +80,13 @@ export class Conversation {
     if (first <= 0) return;
     this.#oldest = path[Math.max(0, first - count)];
     const { element } = this;
+    const focused = focusOf(element) === this.#earlier;
     const below = element.scrollHeight - element.scrollTop;
     this.following.instead(() => {
       this.show(this.#tree, true);
       element.scrollTop = element.scrollHeight - below;
     });
+    if (focused && this.#oldest === path[0]) element.focus({ preventScroll: true }); // the button is gone
   }
 
   /** Choose and show the version that is `by` places from this one; words for it. */

@@ -16,11 +16,14 @@ from nbgen.notebook.display import captured, held
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
-from nbgen.notebook.shown_text import as_markdown, as_typed, counted, visible
+from nbgen.notebook.shown_text import as_markdown, as_source, as_typed, counted, visible
 from nbgen.notebook.turns import NAMES, shown, spoken
 
 #: No HTML: what front ends do with Markdown, they do to untrusted text as well.
 Bundle = dict[str, str]
+#: Of a conversation the newest messages are drawn as in the panel, those before stand as they were written: pages draw
+#: the whole transcript anew with every answer, and take milliseconds for each message.
+DRAWN = 100
 
 
 class Transcript:
@@ -71,7 +74,8 @@ def bundle(messages: Sequence[dict[str, Any]]) -> Bundle:
     if not messages:
         return _EMPTY
     head = f"Transcript: {counted(sum(turn['role'] != 'system' for turn in messages), 'message')}"
-    return {"text/plain": "\n\n".join(map(_plain, messages)), "text/markdown": _folded(head, _turns(messages))}
+    older = [as_source(_joined(messages[:-DRAWN]))] if len(messages) > DRAWN else []
+    return {"text/plain": _joined(messages), "text/markdown": _folded(head, [*older, *_turns(messages[-DRAWN:])])}
 
 
 def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Result]]) -> Bundle:
@@ -103,6 +107,10 @@ def _noted(form: str, caption: str) -> str:
 
 def _folded(head: str, parts: Sequence[str]) -> str:
     return "\n\n".join([f"<details><summary>{head}</summary>", *parts, "</details>"])
+
+
+def _joined(turns: Sequence[dict[str, Any]]) -> str:
+    return "\n\n".join(map(_plain, turns))
 
 
 def _plain(turn: dict[str, Any]) -> str:
