@@ -74,8 +74,8 @@ def bundle(messages: Sequence[dict[str, Any]]) -> Bundle:
     if not messages:
         return _EMPTY
     head = f"Transcript: {counted(sum(turn['role'] != 'system' for turn in messages), 'message')}"
-    older = [as_source(_joined(messages[:-DRAWN]))] if len(messages) > DRAWN else []
-    return {"text/plain": _joined(messages), "text/markdown": _folded(head, [*older, *_turns(messages[-DRAWN:])])}
+    parts = [*_older(messages[:-DRAWN]), *_turns(messages[-DRAWN:])]
+    return {"text/plain": _joined(messages), "text/markdown": _folded(head, parts)}
 
 
 def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Result]]) -> Bundle:
@@ -107,6 +107,12 @@ def _noted(form: str, caption: str) -> str:
 
 def _folded(head: str, parts: Sequence[str]) -> str:
     return "\n\n".join([f"<details><summary>{head}</summary>", *parts, "</details>"])
+
+
+def _older(turns: Sequence[dict[str, Any]]) -> list[str]:
+    """Folded once more: pages measure formulas in what is folded, but not what is folded in that."""
+    words = f"The first {len(turns)}, as they were written"
+    return [_folded(words, [as_source(_joined(turns))])] if turns else []
 
 
 def _joined(turns: Sequence[dict[str, Any]]) -> str:

@@ -44,7 +44,8 @@ def test_of_a_long_conversation_the_older_messages_stand_as_they_were_written() 
     typed = "**a** ```\n<b></details> $x$"
     talk = [{"role": role, "content": typed} for role in ("user", "assistant")] * (1 + DRAWN // 2)
     markdown = bundle(talk)["text/markdown"]
-    older = f"````\nYou: {typed}\n\nModel: {typed}\n````\n\n"
+    source = f"````\nYou: {typed}\n\nModel: {typed}\n````"
+    older = f"<details><summary>The first 2, as they were written</summary>\n\n{source}\n\n</details>\n\n"
     assert markdown.startswith(f"<details><summary>Transcript: {DRAWN + 2} messages</summary>\n\n{older}**You**")
     assert markdown.endswith(bundle(talk[2:])["text/markdown"].partition("\n\n")[2])
 
