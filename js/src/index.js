@@ -99,6 +99,7 @@ async function render({ model, el }) {
     model.off("change:server_id", turned);
     model.off("msg:custom", remote);
     close();
+    host.remove(); // ipywidgets keeps a model's last view
   };
 }
 

@@ -234,9 +234,11 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
     expect(panel.message).to_have_value("a draft")
     expect(transcript).to_have_count(1)
     assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
+    view = page.locator(".nbgen").element_handle()
     opened.run(0)
     page.get_by_role("button", name="Back to the conversation before").click()
     expect(panel.answers).to_have_count(3)
+    assert view.evaluate("panel => panel.parentElement.parentElement === null"), "else ipywidgets would keep it"
     assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
     panel.message.click(button="right")
     expect(page.locator(".lm-Menu")).to_have_count(0)
