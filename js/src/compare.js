@@ -74,7 +74,7 @@ export class Compare {
   adopt({ type, run }) {
     const cell = this.#cellOf(run);
     const way = cell && this.#transportOf(cell);
-    if (!cell || cell.run === run || cell.state !== "idle" || (type === "started" && !way.needsKernel)) return;
+    if (!cell || cell.runs.has(run) || cell.state !== "idle" || (type === "started" && !way.needsKernel)) return;
     this.#started({ run });
     way.follow(run, 0);
   }
@@ -164,7 +164,7 @@ export class Compare {
   #restore(turns) {
     this.#cells.forEach((cell, i) => {
       const turn = turns.findLast(({ run }) => run?.endsWith(`.${i}`));
-      if (!turn || turn.run === cell.run || cell.state !== "idle") return;
+      if (!turn || cell.runs.has(turn.run) || cell.state !== "idle") return;
       this.#started({ run: turn.run });
       if (!turn.finish_reason && !turn.error) return this.#transportOf(cell).follow(turn.run, 0);
       cell.answer.add(turn.content);
@@ -219,6 +219,7 @@ export function ready(cells) {
 /** One model and setting, and its answer: "waiting" for its turn, "live", or "idle" once it is there. */
 class Cell {
   run = null;
+  runs = new Set(); // all that were shown here
   state = "idle";
   failed = false;
   answer;
@@ -241,6 +242,7 @@ class Cell {
 
   begin(run) {
     this.run = run;
+    this.runs.add(run);
     if (this.state !== "waiting") this.wait();
     this.state = "live";
   }

@@ -15,6 +15,7 @@ export class Stream {
   #model;
   #transport = null;
   #run = null;
+  #runs = new Set(); // all that were shown here
   #live = false;
   #prompt = "";
   #before = [];
@@ -84,7 +85,7 @@ export class Stream {
 
   /** Follow a run that was started elsewhere. */
   adopt(begun) {
-    if (begun.run === this.#run) return;
+    if (this.#runs.has(begun.run)) return;
     if (begun.type === "begun") return this.refresh();
     this.#restore(begun);
   }
@@ -98,7 +99,7 @@ export class Stream {
   /** Show the newest text that the server knows, and go on reading it. */
   async #look() {
     const { run } = (await this.#transport.snapshot()) ?? {};
-    if (run && run.run !== this.#run && !this.#live) this.#restore(run);
+    if (run && !this.#runs.has(run.run) && !this.#live) this.#restore(run);
   }
 
   #begin(prompt) {
@@ -145,6 +146,7 @@ export class Stream {
 
   #started({ run, prompt }) {
     this.#run = run;
+    this.#runs.add(run);
     this.#live = true;
     this.#prompt = prompt ?? this.#prompt;
     this.#view.begin(this.#prompt, this.#kept);
