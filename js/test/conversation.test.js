@@ -6,6 +6,9 @@ import { Tree } from "../src/tree.js";
 
 globalThis.cancelAnimationFrame = () => {};
 globalThis.requestAnimationFrame = () => {};
+const heard = {};
+globalThis.addEventListener = (name, listener) => (heard[name] = listener);
+globalThis.removeEventListener = (name, listener) => heard[name] === listener && delete heard[name];
 
 /** A conversation of so many questions in the page, and the texts that it shows. */
 function shown(questions) {
@@ -61,4 +64,12 @@ test("another version far above the end is shown with what stands below it", () 
   assert.deepEqual([texts(), earlier()], [["q100", "a100"], undefined]);
   conversation.step(tree, tree.path()[0], -1);
   assert.deepEqual([texts().length, texts()[0], tree.path()[0]], [140, "q0", question]);
+});
+
+test("on paper is all of a long conversation, as long as its panel is there", () => {
+  const { texts, conversation } = shown(70);
+  heard.beforeprint();
+  assert.equal(texts().length, 140);
+  conversation.close();
+  assert.deepEqual(heard, {});
 });
