@@ -24,7 +24,7 @@ export class Chat {
   #live = null;
   #own = ""; // the run that was begun here last
   #elsewhere = new WeakSet(); // answers that another window keeps
-  #left = null; // the conversation that a new one takes the place of
+  #left = null; // the conversation that another one takes the place of
   #unheard = null; // the run that is to stop once the server is there again
   #frame;
   #compose;
@@ -96,7 +96,7 @@ export class Chat {
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
-    this.#show();
+    this.#conversation.show(this.#tree);
   }
 
   /** Show what is known of the chat, and go on reading an answer that is being written. */
@@ -109,7 +109,9 @@ export class Chat {
     this.#senses.open(transport);
     this.#conversation.empty.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
-    const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
+    const id = this.#model.get("chat");
+    const known = id === this.#left?.chat ? this.#left.tree.list() : this.#frame.notebook.kept(id);
+    const tree = Tree.merged(known, chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
     if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#tree.said);
     const left = this.#frame.notebook.left;
@@ -125,7 +127,7 @@ export class Chat {
     const found = this.#beside(() => this.#tree.grow(turns), writing);
     if (!found.length) return;
     for (const turn of found) if (!Tree.continues(turn) || this.#elsewhere.has(turn.parent)) this.#elsewhere.add(turn);
-    this.#conversation.following.during(() => this.#show());
+    this.#conversation.following.during(() => this.#conversation.show(this.#tree));
     const newest = writing ? null : found.find(({ run }) => run && run === turns.at(-1).run);
     if (newest && this.#caller.knows(newest)) this.#caller.call(this.#begin(newest));
     else if (newest && Tree.unfinished(newest)) this.#begin(newest);
@@ -134,11 +136,12 @@ export class Chat {
 
   close() {
     this.#files.close();
+    this.#conversation.close();
     this.#frame.close();
     this.#transport?.close();
   }
 
-  /** What is written and not sent, and the conversation that gives way to a new one, for the view that takes this one's place. */
+  /** What is written and not sent, and the conversation that gives way or comes back, for the view that takes this one's place. */
   get draft() {
     return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given, left: this.#left };
   }
@@ -146,6 +149,7 @@ export class Chat {
   set draft({ text, files, left }) {
     this.#compose.text = text;
     this.#files.given = files;
+    this.#left = left;
     if (left) this.#offer(left);
   }
 
@@ -247,7 +251,7 @@ export class Chat {
     this.#caller.done();
     this.#live = turn;
     this.#frame.busy = this.#compose.busy = true;
-    this.#conversation.following.during(() => this.#show());
+    this.#conversation.following.during(() => this.#conversation.show(this.#tree));
     return turn;
   }
 
@@ -255,7 +259,7 @@ export class Chat {
     this.#tree = tree;
     const last = tree.path().at(-1);
     if (Tree.unfinished(last) && chat?.run?.run !== last.run) last.error = LOST; // what had come is all there is
-    this.#show();
+    this.#conversation.show(this.#tree);
     this.#conversation.following.toEnd();
     if (this.#caller.knows(last)) return this.#caller.call(this.#begin(last));
     if (!Tree.unfinished(last)) return;
@@ -298,10 +302,11 @@ export class Chat {
   }
 
   /** A way back to a conversation. */
-  #offer({ chat, tree }) {
+  #offer(left) {
     this.#conversation.empty.offer(() => {
-      this.#frame.notebook.keep(chat, tree);
-      this.#turn(chat);
+      this.#left = left;
+      this.#frame.notebook.keep(left.chat, left.tree);
+      this.#turn(left.chat);
     });
   }
 
@@ -322,7 +327,7 @@ export class Chat {
     const turn = this.#live;
     this.#end(turn, words);
     this.#view(turn).finish([numbers(turn), words].filter(Boolean).join(" · "));
-    this.#show();
+    this.#conversation.show(this.#tree);
   }
 
   #end(turn, words) {
@@ -341,9 +346,5 @@ export class Chat {
 
   #view(turn) {
     return this.#conversation.view(turn);
-  }
-
-  #show() {
-    this.#conversation.show(this.#tree);
   }
 }

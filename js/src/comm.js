@@ -43,8 +43,10 @@ export class Comm {
     this.#send({ type: "need", run, from: 0 });
   }
 
+  /** Stop a run. Its end may have come already, and been dropped on its way. */
   cancel(run) {
-    if (!this.#send({ type: "cancel", run })) this.#over([run]);
+    if (!this.#send({ type: "cancel", run })) return this.#over([run]);
+    this.#send({ type: "need", run, from: this.#have.get(run) ?? 0 });
   }
 
   snapshot() {

@@ -52,14 +52,16 @@ export class Compare {
     this.#transport = transport;
     if (this.#cells.some(({ server }) => server !== undefined)) this.#kernel = this.#through(transport);
     try {
-      const [chat, kernels] = await Promise.all([transport.snapshot(), this.#kernel?.turns()]);
-      const turns = [...(chat?.turns ?? []), ...(kernels ?? [])];
-      if (this.#open.length) return;
-      if (turns.length) this.#restore(turns);
-      else if (this.#compose.text.trim()) this.#start(this.#compose.text);
+      const known = await this.#look(this.#kernel?.turns());
+      if (!known && !this.#open.length && this.#compose.text.trim()) this.#start(this.#compose.text);
     } catch (error) {
       this.#frame.say(error.message);
     }
+  }
+
+  /** Show what was begun meanwhile elsewhere, as in another window. */
+  refresh() {
+    return this.#look().catch(() => {});
   }
 
   close() {
@@ -68,7 +70,14 @@ export class Compare {
     this.#transport?.close();
   }
 
-  adopt() {}
+  /** Follow a run that was started elsewhere. What Python starts the server may not know yet. */
+  adopt({ type, run }) {
+    const cell = this.#cellOf(run);
+    const way = cell && this.#transportOf(cell);
+    if (!cell || cell.runs.has(run) || cell.state !== "idle" || (type === "started" && !way.needsKernel)) return;
+    this.#started({ run });
+    way.follow(run, 0);
+  }
 
   receive(event, data) {
     if (event === "started") return this.#started(data);
@@ -76,6 +85,14 @@ export class Compare {
     if (data.run && !cell) return;
     const shown = this.#oneModel ? data : { ...data, model: "" };
     if (!common(this.#frame, event, shown, this.#open.length)) this.#handlers[event]?.(data, cell);
+  }
+
+  /** Show the newest answers that the server knows, and those `through` the kernel; how many are known. */
+  async #look(through) {
+    const [chat, others] = await Promise.all([this.#transport.snapshot(), through]);
+    const turns = [...(chat?.turns ?? []), ...(others ?? [])];
+    this.#restore(turns);
+    return turns.length;
   }
 
   /** The cells whose answers are still to come. */
@@ -132,18 +149,22 @@ export class Compare {
     this.#frame.say(words);
   }
 
+  #cellOf(run) {
+    return this.#cells[Number(run.split(".").at(-1))];
+  }
+
   #started({ run }) {
-    const cell = this.#cells[Number(run.split(".").at(-1))];
+    const cell = this.#cellOf(run);
     if (!cell || cell.run === run) return;
     cell.begin(run);
     this.#busy("Sending");
   }
 
-  /** Every cell's newest answer. */
+  /** Every cell's newest answer, unless one is still to come. */
   #restore(turns) {
     this.#cells.forEach((cell, i) => {
       const turn = turns.findLast(({ run }) => run?.endsWith(`.${i}`));
-      if (!turn) return;
+      if (!turn || cell.runs.has(turn.run) || cell.state !== "idle") return;
       this.#started({ run: turn.run });
       if (!turn.finish_reason && !turn.error) return this.#transportOf(cell).follow(turn.run, 0);
       cell.answer.add(turn.content);
@@ -198,6 +219,7 @@ export function ready(cells) {
 /** One model and setting, and its answer: "waiting" for its turn, "live", or "idle" once it is there. */
 class Cell {
   run = null;
+  runs = new Set(); // all that were shown here
   state = "idle";
   failed = false;
   answer;
@@ -220,6 +242,7 @@ class Cell {
 
   begin(run) {
     this.run = run;
+    this.runs.add(run);
     if (this.state !== "waiting") this.wait();
     this.state = "live";
   }

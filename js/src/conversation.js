@@ -1,12 +1,17 @@
-// The chosen branch of a conversation in the page. A turn's view is made once and stays: whatever is open, selected or
-// being edited in it is left alone when others are shown beside it.
+// The chosen branch of a conversation in the page, of a long one the end until more is asked for. A turn's view is made
+// once and stays: whatever is open, selected or being edited in it is left alone when others are shown beside it.
 
 import { textOf } from "./content.js";
-import { h } from "./dom.js";
+import { focusOf, h } from "./dom.js";
 import { Empty } from "./empty.js";
 import { WayBack } from "./following.js";
 import { Answer, numbers, Question } from "./message.js";
 import { Tree } from "./tree.js";
+
+/** How many turns of a long branch are shown at first, and how many more each time: what a page draws in a moment. */
+const SHOWN = 40;
+/** Pixels from the top where a reader on the way up wants more. */
+const NEAR = 200;
 
 export class Conversation {
   element = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
@@ -14,10 +19,20 @@ export class Conversation {
   empty = new Empty();
   #views = new Map();
   #actions;
+  #tree = null;
+  #oldest = null;
+  #earlier = h("button", { type: "button", class: "nbgen-small nbgen-earlier", click: () => this.#more() }, "Earlier messages");
+  #all = () => this.#more(Infinity);
 
   /** `actions` are what messages offer, `retry(turn)` among them; `missing(turn)` stands for results of calls that have none. */
   constructor(actions) {
     this.#actions = { ...actions, painted: (work) => this.following.during(work) };
+    this.element.addEventListener("scroll", () => this.element.scrollTop < NEAR && this.#more(), { passive: true });
+    globalThis.addEventListener?.("beforeprint", this.#all);
+  }
+
+  close() {
+    globalThis.removeEventListener?.("beforeprint", this.#all);
   }
 
   view(turn) {
@@ -25,18 +40,53 @@ export class Conversation {
     return this.#views.get(turn);
   }
 
-  /** The tree's branch, with as little change to the page as possible. */
-  show(tree) {
-    const turns = tree.path().filter(({ role }) => role === "user" || role === "assistant");
+  /** The tree's branch, with as little change to the page as possible; `still`, no less of it than before. */
+  show(tree, still = false) {
+    this.#tree = tree;
+    const path = this.#path();
+    const first = this.#first(path, still);
+    for (const turn of path.slice(0, first)) this.#views.delete(turn);
+    const turns = path.slice(first);
+    this.#oldest = turns[0];
     for (const turn of turns) {
       const versions = tree.versions(turn);
       this.view(turn).show(versions.indexOf(turn), versions.length);
       if (turn.tool_calls) this.view(turn).results(tree.results(turn).map((text) => text ?? this.#actions.missing(turn)));
     }
     const shown = turns.length ? turns.map((turn) => this.view(turn).element) : [this.empty.element];
+    if (first) shown.unshift(this.#earlier);
     const { children } = this.element;
+    const kept = new Set(shown);
+    for (const element of [...children]) if (!kept.has(element)) element.remove();
     shown.forEach((element, i) => children[i] === element || this.element.insertBefore(element, children[i] ?? null));
-    while (children.length > shown.length) this.element.lastChild.remove();
+  }
+
+  #path() {
+    return this.#tree.path().filter(({ role }) => role === "user" || role === "assistant");
+  }
+
+  /** The place of the first turn that is shown: where it was, unless a reader at the end has long left it behind. */
+  #first(path, still) {
+    const last = Math.max(0, path.length - SHOWN);
+    const first = path.indexOf(this.#oldest);
+    const far = last - first > SHOWN && !still && this.following.follows && !this.edited(path.slice(first, last));
+    return first < 0 || far ? last : Math.min(first, last);
+  }
+
+  /** Show so many turns more; the reader stays in place. */
+  #more(count = SHOWN) {
+    const path = this.#path();
+    const first = path.indexOf(this.#oldest);
+    if (first <= 0) return;
+    this.#oldest = path[Math.max(0, first - count)];
+    const { element } = this;
+    const focused = focusOf(element) === this.#earlier;
+    const below = element.scrollHeight - element.scrollTop;
+    this.following.instead(() => {
+      this.show(this.#tree, true);
+      element.scrollTop = element.scrollHeight - below;
+    });
+    if (focused && this.#oldest === path[0]) element.focus({ preventScroll: true }); // the button is gone
   }
 
   /** Choose and show the version that is `by` places from this one; words for it. */
@@ -44,7 +94,8 @@ export class Conversation {
     const versions = tree.versions(turn);
     const next = versions[(versions.indexOf(turn) + by + versions.length) % versions.length];
     tree.choose(next);
-    this.following.instead(() => this.show(tree));
+    if (!tree.path().includes(this.#oldest)) this.#oldest = next;
+    this.following.instead(() => this.show(tree, true));
     this.view(next).element.querySelector(`[aria-label="${by < 0 ? "Previous" : "Next"} version"]`)?.focus();
     return `Version ${versions.indexOf(next) + 1} of ${versions.length}`;
   }

@@ -24,6 +24,11 @@ export class Following {
     });
   }
 
+  /** Whether the reader is at the end. */
+  get follows() {
+    return this.#follows;
+  }
+
   /** Do `work`, which may make the text longer. */
   during(work) {
     this.#look();

@@ -24,7 +24,7 @@ function mount(model, host, direct) {
   };
   const chat = model.get("chat");
   const awake = Boolean(model.get("owner")); // the answer goes on once its calls are made
-  const begun = (run) => panel.refresh && tell(own, { type: "begun", run }); // the kernel knows all windows that show it
+  const begun = (run) => tell(own, { type: "begun", run }); // the kernel knows all windows that show it
   const transport = (direct) => {
     if (direct) return new Direct(direct.server, chat, listener, { awake, begun });
     return model.get("transport") === "direct" ? new Unreachable(listener) : new Comm(own, chat, listener);
@@ -85,7 +85,7 @@ async function render({ model, el }) {
   };
   let looking = null;
   const looked = ({ type }) => {
-    if (direct && !document.hidden) looking ??= panel.refresh?.(type === "focus").finally(() => (looking = null));
+    if (direct && !document.hidden) looking ??= panel.refresh(type === "focus").finally(() => (looking = null));
   };
   document.addEventListener("visibilitychange", looked);
   window.addEventListener("focus", looked);
@@ -99,6 +99,7 @@ async function render({ model, el }) {
     model.off("change:server_id", turned);
     model.off("msg:custom", remote);
     close();
+    host.remove(); // ipywidgets keeps a model's last view
   };
 }
 

@@ -176,6 +176,7 @@ async function render({ model, el }) {
   const leave = watch(monitor.element, model.get("interval_ms"), look);
   return () => {
     leave();
+    monitor.element.remove(); // ipywidgets keeps a model's last view
     model.off("msg:custom", heard);
     model.off("change:server_id", turned);
   };

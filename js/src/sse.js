@@ -1,13 +1,14 @@
 // Server-sent events from text that is cut anywhere. Knows nothing of what the data mean.
 
-/** The events of a response's body as they come. */
-export async function* events(body) {
+/** The events of a response's body as they come; `heard()` is told of whatever comes, also where that is no event. */
+export async function* events(body, heard = () => {}) {
   const decoder = new SseDecoder();
   const text = new TextDecoder();
   const reader = body.getReader();
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    heard();
     yield* decoder.feed(text.decode(value, { stream: true }));
   }
 }

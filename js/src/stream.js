@@ -15,6 +15,7 @@ export class Stream {
   #model;
   #transport = null;
   #run = null;
+  #runs = new Set(); // all that were shown here
   #live = false;
   #prompt = "";
   #before = [];
@@ -49,7 +50,7 @@ export class Stream {
     this.#model = model;
     const send = (text) => text && this.#begin(text);
     this.#compose = new Compose({ send, stop: () => this.#stop(), wait: () => this.#frame.say(WAIT), placeholder: "Text to continue", rows: 2, words: WORDS });
-    this.#compose.text = model.get("prompt");
+    this.#compose.text = this.#prompt = model.get("prompt");
     const foot = h("div", { class: "nbgen-foot" }, this.#note, this.#more, this.#undo, this.#copy);
     this.#frame = new Frame(model, {
       name,
@@ -67,15 +68,14 @@ export class Stream {
     this.#rest();
   }
 
-  /** Show the text that the server knows, and go on reading it. */
-  async open(transport) {
+  open(transport) {
     this.#transport = transport;
-    try {
-      const { run } = (await transport.snapshot()) ?? {};
-      if (run && !this.#run) this.#restore(run);
-    } catch (error) {
-      this.#frame.say(error.message);
-    }
+    return this.#look().catch(({ message }) => this.#frame.say(message));
+  }
+
+  /** Show what was begun meanwhile elsewhere, as in another window. */
+  refresh() {
+    return this.#look().catch(() => {});
   }
 
   close() {
@@ -83,18 +83,23 @@ export class Stream {
     this.#transport?.close();
   }
 
-  /** Follow a run that some other program started. */
-  adopt({ run, prompt }) {
-    if (this.#run === run) return;
-    this.#kept = [];
-    this.#started({ run, prompt });
-    this.#transport.follow(run, 0);
+  /** Follow a run that was started elsewhere. */
+  adopt(begun) {
+    if (this.#runs.has(begun.run)) return;
+    if (begun.type === "begun") return this.refresh();
+    this.#restore(begun);
   }
 
   receive(event, data) {
     if (event === "started") return this.#started(data);
     if (data.run && (data.run !== this.#run || !this.#live)) return;
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data);
+  }
+
+  /** Show the newest text that the server knows, and go on reading it. */
+  async #look() {
+    const { run } = (await this.#transport.snapshot()) ?? {};
+    if (run && !this.#runs.has(run.run) && !this.#live) this.#restore(run);
   }
 
   #begin(prompt) {
@@ -141,6 +146,7 @@ export class Stream {
 
   #started({ run, prompt }) {
     this.#run = run;
+    this.#runs.add(run);
     this.#live = true;
     this.#prompt = prompt ?? this.#prompt;
     this.#view.begin(this.#prompt, this.#kept);
@@ -152,7 +158,8 @@ export class Stream {
   }
 
   #restore({ run, prompt, model }) {
-    this.#compose.text = prompt;
+    if (this.#compose.text === this.#prompt) this.#compose.text = prompt; // else it is a draft
+    this.#kept = [];
     this.#started({ run, prompt });
     this.#frame.call(model);
     this.#transport.follow(run, 0);

@@ -10,12 +10,15 @@ export class Tree {
   /** Runs whose answers were forgotten. */
   dropped = new Set();
   #turns = [];
+  #answers = new Map(); // by their runs
+  #following = new Map(); // those after a turn
   #chosen = new Map();
 
   /** From the server's or the notebook's list, where parents are places in it; the newest branch is chosen. */
   static from(list) {
     const tree = new Tree();
-    for (const { parent, ...turn } of list) tree.#append({ ...turn, parent: tree.#turns[parent] ?? null });
+    for (const { parent, ...turn } of list) tree.#enter({ ...turn, parent: tree.#turns[parent] ?? null });
+    tree.#chooseNewest();
     return tree;
   }
 
@@ -29,17 +32,18 @@ export class Tree {
     tree.#take(newer, () => true);
     const own = new Set(tree.#turns);
     const last = tree.#turns.at(-1);
-    const known = ({ run }) => Boolean(tree.answer(run ?? ""));
+    const known = ({ run }) => Boolean(tree.answer(run));
     const ways = new Set();
     for (const [i, turn] of older.entries()) {
       for (let at = turn.run && !known(turn) ? i : null; at !== null && !ways.has(at); at = known(older[at]) ? null : older[at].parent) ways.add(at);
     }
     tree.#take(older, (i) => !last || ways.has(i));
+    tree.#chooseNewest();
     const first = inOrder(tree.#turns.filter((turn) => !own.has(turn)));
     tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
     tree.#place(older);
     if (shown) tree.#place(newer);
-    tree.#turns = [...inOrder(tree.#turns)];
+    tree.#order(inOrder(tree.#turns));
     if (last) tree.choose(last);
     return tree;
   }
@@ -52,8 +56,7 @@ export class Tree {
     if (!found.some(({ run }) => run)) return [];
     const own = (turn) => here.get(turn) ?? turn;
     const parents = whole.#turns.map(({ parent }) => own(parent));
-    this.#turns = whole.#turns.map(own);
-    this.#turns.forEach((turn, i) => Object.assign(turn, { parent: parents[i] }));
+    this.#order(whole.#turns.map((turn, i) => Object.assign(own(turn), { parent: parents[i] })));
     this.#chosen = new Map([...whole.#chosen].map(([parent, turn]) => [own(parent), own(turn)]));
     return found;
   }
@@ -64,7 +67,8 @@ export class Tree {
 
   /** The list again. */
   list() {
-    return this.#turns.map(({ parent, ...turn }) => ({ parent: parent && this.#turns.indexOf(parent), ...turn }));
+    const places = new Map(this.#turns.map((turn, i) => [turn, i]));
+    return this.#turns.map(({ parent, ...turn }) => ({ parent: parent && places.get(parent), ...turn }));
   }
 
   /** As `list`, of the chosen branch alone. */
@@ -77,15 +81,15 @@ export class Tree {
     let parent = null;
     for (const [i, { role, content, tool_calls, tool_call_id }] of messages.entries()) {
       const own = { role, content, ...(tool_calls && { tool_calls }), ...(tool_call_id && { tool_call_id }) };
-      const below = version && i === messages.length - 1 ? parent : this.#below(parent, own);
-      parent = this.#after(parent, own, says) ?? this.#append({ parent: below, ...own });
+      const below = () => (version && i === messages.length - 1 ? parent : this.#below(parent, own));
+      parent = this.#after(parent, own, says) ?? this.#append({ parent: below(), ...own });
     }
     return this.#append({ parent, role: "assistant", content: "", run });
   }
 
   /** The turn of a run. */
   answer(run) {
-    return this.#turns.findLast((turn) => turn.run === run);
+    return this.#answers.get(run);
   }
 
   /** Whether a run's answer has not ended, as far as is known. */
@@ -117,7 +121,7 @@ export class Tree {
 
   /** The versions of a turn, itself among them. */
   versions(turn) {
-    return this.#turns.filter((other) => other.parent === turn.parent && other.role === turn.role);
+    return this.#next(turn.parent, turn.role);
   }
 
   /** Show the branch that goes through this turn. */
@@ -128,8 +132,8 @@ export class Tree {
   /** Forget an answer that has nothing after it. */
   drop(turn) {
     this.dropped.add(turn.run);
-    this.#turns = this.#turns.filter((other) => other !== turn);
-    const left = this.#turns.findLast((other) => other.parent === turn.parent);
+    this.#order(this.#turns.filter((other) => other !== turn));
+    const left = this.#following.get(turn.parent)?.at(-1);
     if (left) this.#chosen.set(turn.parent, left);
     else this.#chosen.delete(turn.parent);
   }
@@ -182,16 +186,16 @@ export class Tree {
   /** The turn that is this one, which may be new. */
   #meet(turn) {
     if (this.dropped.has(turn.run)) return turn.parent;
-    const known = this.answer(turn.run ?? "") ?? this.#after(turn.parent, turn, is);
-    if (!known) return this.#append({ ...turn, parent: this.#below(turn.parent, turn) });
-    if (turn.run && !known.run) Object.assign(known, turn);
+    const known = this.answer(turn.run) ?? this.#after(turn.parent, turn, is);
+    if (!known) return this.#enter({ ...turn, parent: this.#below(turn.parent, turn) });
+    if (turn.run && !known.run) this.#answers.set(turn.run, Object.assign(known, turn));
     if (same(lean(turn.content), known.content)) known.content = turn.content;
     return known;
   }
 
   /** The turn after `parent` that is this one; a question may stand below others that got no answer. */
   #after(parent, turn, alike) {
-    const found = this.#turns.find((other) => other.parent === parent && alike(other, turn));
+    const found = this.#following.get(parent)?.find((other) => alike(other, turn));
     const end = found ? null : this.#refusal(parent, turn);
     return end ? this.#after(end, turn, alike) : found;
   }
@@ -205,29 +209,54 @@ export class Tree {
   /** What ended the last question there that got no answer. */
   #refusal(parent, { role }) {
     if (role !== "user") return null;
-    const ends = (asked) => this.#turns.filter((turn) => turn.parent === asked && turn.role === "assistant");
-    const asked = parent?.role === "user" ? [parent] : this.#turns.filter((turn) => turn.parent === parent && turn.role === "user");
+    const asked = parent?.role === "user" ? [parent] : this.#next(parent, "user");
     const failed = (turn) => silent(turn) && !Tree.unfinished(turn);
-    return asked.map(ends).findLast((answers) => answers.length && answers.every(failed))?.at(-1) ?? null;
+    return asked.map((turn) => this.#next(turn, "assistant")).findLast((answers) => answers.length && answers.every(failed))?.at(-1) ?? null;
   }
 
   /** Have questions stand where the list knows them to: a request does not say which question of no answer is before it. */
   #place(list) {
     const runs = new Set(list.map(({ run }) => run));
     for (const { run, parent } of list) {
-      const asked = this.answer(run ?? "")?.parent;
+      const asked = this.answer(run)?.parent;
       if (asked?.role !== "user" || list[parent]?.role !== "user") continue;
       const before = list[list[parent].parent];
-      const place = before ? this.answer(before.run ?? "") : null;
+      const place = before ? this.answer(before.run) : null;
       const told = silent(place) || (silent(asked.parent) && runs.has(asked.parent.run));
       if (told && place !== undefined && !lineage(place).includes(asked)) asked.parent = place;
     }
   }
 
   #append(turn) {
-    this.#turns.push(turn);
-    this.choose(turn);
+    this.choose(this.#enter(turn));
     return turn;
+  }
+
+  #enter(turn) {
+    this.#turns.push(turn);
+    if (turn.run) this.#answers.set(turn.run, turn);
+    if (!this.#following.get(turn.parent)?.push(turn)) this.#following.set(turn.parent, [turn]);
+    return turn;
+  }
+
+  /** Have these turns alone, in this order. */
+  #order(turns) {
+    this.#turns = [];
+    this.#answers.clear();
+    this.#following.clear();
+    for (const turn of turns) this.#enter(turn);
+  }
+
+  /** Those of a role that come after a turn. */
+  #next(parent, role) {
+    return (this.#following.get(parent) ?? []).filter((turn) => turn.role === role);
+  }
+
+  /** After each turn, choose the way to the newest of those that follow it. */
+  #chooseNewest() {
+    for (const turn of [...this.#turns].reverse()) {
+      for (let child = turn; child && !this.#chosen.has(child.parent); child = child.parent) this.#chosen.set(child.parent, child);
+    }
   }
 }
 

@@ -26,7 +26,7 @@ function reader(chunks, signal) {
     read() {
       const chunk = rest.shift();
       if (chunk === undefined) return Promise.resolve({ done: true });
-      if (chunk !== null) return Promise.resolve({ done: false, value: new TextEncoder().encode(chunk) });
+      if (chunk !== null) return Promise.resolve(chunk).then((text) => ({ done: false, value: new TextEncoder().encode(text) }));
       return new Promise((_, reject) => {
         if (signal.aborted) reject(new Error("aborted"));
         signal.addEventListener("abort", () => reject(new Error("aborted")));
@@ -127,6 +127,30 @@ test("a hidden page lets go of the stream and takes it up again", async (context
   page.dispatchEvent(new Event("visibilitychange"));
   for (let i = 0; i < 5; i += 1) await turn();
   assert.deepEqual(server.bodies[1].follow, { r: 2 });
+});
+
+test("a connection that brings nothing, not even a sign of life, is opened anew where it was", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const turns = async () => {
+    for (let i = 0; i < 5; i += 1) await new Promise((resolve) => setImmediate(resolve));
+  };
+  let alive;
+  const server = new FakeServer([delta("r", 2, "a"), new Promise((resolve) => (alive = resolve)), null], [done("r", 2)]);
+  const bus = new Bus(server, { page: null });
+  const heard = [];
+  bus.listen("c", (name) => heard.push(name));
+  bus.follow("c", "r", 0);
+  await turns();
+  context.mock.timers.tick(25_000);
+  alive(": keep-alive\n\n");
+  await turns();
+  context.mock.timers.tick(25_000);
+  await turns();
+  assert.equal(server.bodies.length, 1);
+  context.mock.timers.tick(6000);
+  await turns();
+  assert.deepEqual(server.bodies[1].follow, { r: 2 });
+  assert.deepEqual(heard, ["delta", "done"]);
 });
 
 test("a hidden page reads on where somebody has to", async (context) => {

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
 import { Chat } from "../src/chat.js";
+import { Tree } from "../src/tree.js";
 
 const TRAITS = { chat: "c", params: {}, placeholder: "", system: "" };
 const ASKED = { parent: null, role: "user", content: "one" };
@@ -52,6 +53,15 @@ test("an answer that the server has forgotten ends with what had come", async (c
   context.mock.timers.tick(0);
   assert.match(shown(), /half.*lost.*Retry/);
   assert.deepEqual(server.followed, []);
+});
+
+test("a conversation that comes back is all that it was, where neither server nor notebook keep it", async (context) => {
+  const { chat, server, shown } = panel(context, []);
+  const left = { chat: "c", tree: Tree.from([ASKED, { ...BEGUN, content: "whole", finish_reason: { type: "stop" } }]) };
+  const opened = chat.open(server);
+  chat.draft = { text: "", files: [], left };
+  await opened;
+  assert.match(shown(), /one.*whole/);
 });
 
 test("a glance at a panel whose answer comes asks nothing", async (context) => {

@@ -32,6 +32,15 @@ test("an end that comes before all of the text waits for it", (context) => {
   assert.deepEqual(heard.map(([event]) => event), ["started", "delta", "done"]);
 });
 
+test("a run that is stopped is asked for once more: its end may have been dropped", (context) => {
+  const { model, sent, heard, comm } = opened(context);
+  model.receive({ type: "delta", run: "r", from: 0, to: 2, text: "ab" });
+  comm.cancel("r");
+  assert.deepEqual(sent.slice(-2), [{ type: "cancel", run: "r" }, { type: "need", run: "r", from: 2 }]);
+  model.receive({ type: "event", event: "done", to: 2, data: { run: "r" } });
+  assert.equal(heard.at(-1)[0], "done");
+});
+
 test("a silent kernel is said to be busy", (context) => {
   const { heard } = opened(context);
   context.mock.timers.tick(2000);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
-import { asked, ready } from "../src/compare.js";
+import { asked, Compare, ready } from "../src/compare.js";
 
 test("cells that failed are no answers", () => {
   assert.equal(ready([{ failed: false }, { failed: false }]), "2 answers ready");
@@ -20,4 +20,29 @@ test("a run is asked with all that is its cell's own", () => {
   });
   assert.deepEqual(asked({ params }, { prompt: "hi", system: "" }), { params, messages: [user] });
   assert.deepEqual(asked({ params }, { prompt: "hi", complete: true, system: "" }), { params, prompt: "hi" });
+});
+
+globalThis.requestAnimationFrame = () => {};
+globalThis.cancelAnimationFrame = () => {};
+
+test("what was begun elsewhere is shown, and a failure stays, however often the server is asked", async () => {
+  const traits = { chat: "c", cells: [{ label: "a", params: {} }], columns: 1, prompt: "hi" };
+  const turns = [];
+  const server = { started: [], followed: [], snapshot: async () => ({ turns }), start: (body) => server.started.push(body.id), follow: (run) => server.followed.push(run) };
+  const grid = new Compare({ get: (name) => traits[name], send: () => {} }, "m");
+  await grid.open(server);
+  const [own] = server.started;
+  grid.receive("started", { run: own });
+  turns.push({ run: own, content: "first", finish_reason: { type: "stop" } });
+  grid.receive("done", { run: own });
+  turns.push({ run: "other.0", content: "second", finish_reason: { type: "stop" } });
+  await grid.refresh();
+  assert.match(grid.element.textContent, /second/);
+  grid.receive("started", { run: "failed.0" });
+  grid.receive("error", { run: "failed.0", error: { message: "full" } });
+  await grid.refresh();
+  grid.adopt({ type: "begun", run: "other.0" });
+  assert.match(grid.element.textContent, /full/);
+  grid.adopt({ type: "begun", run: "third.0" });
+  assert.deepEqual(server.followed, ["third.0"]);
 });

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
+import { Stream } from "../src/stream.js";
 import { token, TokenView } from "../src/tokens.js";
 
 globalThis.requestAnimationFrame = (paint) => setTimeout(paint, 0);
@@ -26,4 +27,25 @@ test("a server that tells of no tokens has its text shown, line by line, with no
   view.finish();
   assert.equal(view.scroller.textContent, "Once upon a time\nthere was a fox.");
   assert.deepEqual([view.scroller.childNodes.length, spans(view).length], [2, 0]);
+});
+
+test("what was begun elsewhere is shown, but for a draft, and a failure stays", async () => {
+  const traits = { chat: "c", params: {}, prompt: "Once", beside: {} };
+  const server = { followed: [], run: null, snapshot: async () => ({ run: server.run }), follow: (run) => server.followed.push(run) };
+  const stream = new Stream({ get: (name) => traits[name], send: () => {} }, "m");
+  const input = [...stream.element.elements()].find(({ attributes }) => attributes["aria-label"] === "Prompt");
+  await stream.open(server);
+  server.run = { run: "a", prompt: "Never" };
+  await stream.adopt({ type: "begun", run: "a" });
+  assert.deepEqual([server.followed, input.value], [["a"], "Never"]);
+  stream.receive("done", { run: "a" });
+  input.value = "a draft";
+  server.run = { run: "b", prompt: "Once more" };
+  await stream.refresh();
+  assert.deepEqual([server.followed, input.value], [["a", "b"], "a draft"]);
+  stream.receive("done", { run: "b" });
+  stream.receive("started", { run: "failed", prompt: "x" });
+  stream.receive("error", { run: "failed", error: { message: "full" } });
+  await stream.refresh();
+  assert.deepEqual(server.followed, ["a", "b"]);
 });

@@ -213,9 +213,7 @@ class Chat(Turns, Panel):
     def _receive(self, message: dict[str, Any]) -> None:
         if message.get("messages"):
             self._kept[message["chat"]] = message["messages"]
-        if message.get("type") == "begun":  # by one page; all are told, and look up what they do not know
-            self.send(message)
-        elif message.get("type") == "call":
+        if message.get("type") == "call":
             self._hear(message["run"])
         elif message.get("type") == "cancel":
             super()._receive({**message, "run": self._rounds.stop(message["run"])})

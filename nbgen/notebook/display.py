@@ -59,11 +59,16 @@ def _kernel() -> Any:
     return getattr(get_ipython(), "kernel", None)
 
 
-def _captured() -> bool:
+def captured() -> bool:
     """Whether a widget takes what is shown now, as in `with Output():` or under `interact`. It hears of no changes."""
     widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
     asked = _asked().get("header", {}).get("msg_id", "")
     return bool(asked) and any(getattr(each, "msg_id", "") == asked for each in list(widgets.values()))
+
+
+def held(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> tuple[dict[str, Any], ...]:
+    """The `outputs` of an Output widget that shows this."""
+    return ({"output_type": "display_data", "data": bundle, "metadata": metadata or {}},)
 
 
 class Output:
@@ -78,11 +83,11 @@ class Output:
     def show(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
         from IPython.display import display
 
-        if not self.shown and _captured():
+        if not self.shown and captured():
             self._inner = sys.modules["ipywidgets"].Output()
             display(self._inner)
         if self._inner is not None:
-            self._inner.outputs = ({"output_type": "display_data", "data": bundle, "metadata": metadata or {}},)
+            self._inner.outputs = held(bundle, metadata)
         else:
             display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self.shown)
         self.shown = True

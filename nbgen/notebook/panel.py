@@ -100,7 +100,9 @@ class Panel(ServerWidget):
 
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
-        if kind == "expand":
+        if kind == "begun":  # by one page; all are told, and look up what they do not know
+            self.send(message)
+        elif kind == "expand":
             self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
         elif kind in ("ended", "kept"):
             threading.Thread(target=self._write_down, daemon=True).start()

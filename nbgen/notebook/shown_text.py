@@ -97,6 +97,11 @@ def as_markdown(text: str) -> str:
     return "\n".join(shown).rstrip("\n")
 
 
+def as_source(text: str) -> str:
+    """A text as it stands, in one block, which costs a page next to nothing however long it is."""
+    return "\n".join(_with_fences("", "", "", visible(_one_break(text)).split("\n")))
+
+
 def _typed_line(line: str) -> str:
     escaped = _MEANT.sub(
         lambda found: found[0][:-1] + (_apart if found[0][-1] in "$\\" else _entity)(found[0][-1]), line

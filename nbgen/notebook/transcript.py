@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from IPython.display import DisplayHandle
+from IPython.display import DisplayHandle, display
+from ipywidgets import Output
 
+from nbgen.notebook.display import captured, held
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
-from nbgen.notebook.shown_text import as_markdown, as_typed, counted, visible
+from nbgen.notebook.shown_text import as_markdown, as_source, as_typed, counted, visible
 from nbgen.notebook.turns import NAMES, shown, spoken
 
 #: No HTML: what front ends do with Markdown, they do to untrusted text as well.
 Bundle = dict[str, str]
+#: Of a conversation the newest messages are drawn as in the panel, those before stand as they were written: pages draw
+#: the whole transcript anew with every answer, and take milliseconds for each message.
+DRAWN = 100
 
 
 class Transcript:
@@ -26,14 +31,20 @@ class Transcript:
 
     def __init__(self) -> None:
         self._handle: DisplayHandle | None = None
+        #: Where a widget takes what is shown, which hears of no changes: one of our own in it.
+        self._inner: Output | None = None
         self._written: Bundle = _EMPTY
 
     @property
     def shown(self) -> bool:
-        return self._handle is not None
+        return self._handle is not None or self._inner is not None
 
     def show(self) -> None:
         """One more output, which front ends change together with those of before: empty, or what these have."""
+        if captured():
+            self._inner = self._inner or Output(outputs=held(self._written))
+            display(self._inner)
+            return
         self._handle = self._handle or DisplayHandle()
         self._handle.display(self._written, raw=True)
 
@@ -47,9 +58,12 @@ class Transcript:
         self._change(_EMPTY)
 
     def _change(self, written: Bundle) -> None:
-        if self._handle is not None:
+        if self.shown:
             self._written = written
+        if self._handle is not None:
             self._handle.update(written, raw=True)
+        if self._inner is not None:
+            self._inner.outputs = held(written)
 
 
 _EMPTY: Bundle = {"text/plain": "", "text/markdown": ""}
@@ -60,7 +74,8 @@ def bundle(messages: Sequence[dict[str, Any]]) -> Bundle:
     if not messages:
         return _EMPTY
     head = f"Transcript: {counted(sum(turn['role'] != 'system' for turn in messages), 'message')}"
-    return {"text/plain": "\n\n".join(map(_plain, messages)), "text/markdown": _folded(head, _turns(messages))}
+    parts = [*_older(messages[:-DRAWN]), *_turns(messages[-DRAWN:])]
+    return {"text/plain": _joined(messages), "text/markdown": _folded(head, parts)}
 
 
 def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Result]]) -> Bundle:
@@ -92,6 +107,16 @@ def _noted(form: str, caption: str) -> str:
 
 def _folded(head: str, parts: Sequence[str]) -> str:
     return "\n\n".join([f"<details><summary>{head}</summary>", *parts, "</details>"])
+
+
+def _older(turns: Sequence[dict[str, Any]]) -> list[str]:
+    """Folded once more: pages measure formulas in what is folded, but not what is folded in that."""
+    words = f"The first {len(turns)}, as they were written"
+    return [_folded(words, [as_source(_joined(turns))])] if turns else []
+
+
+def _joined(turns: Sequence[dict[str, Any]]) -> str:
+    return "\n\n".join(map(_plain, turns))
 
 
 def _plain(turn: dict[str, Any]) -> str:

@@ -235,6 +235,27 @@ def test_a_question_asked_before_the_panel_is_there_puts_out_nothing_of_what_the
     assert {"one", "two", "three"} <= set(kept)
 
 
+def test_of_a_long_conversation_the_end_is_shown_and_a_reader_on_the_way_up_stays_in_place(
+    lab: Lab, opened: Notebook, page: Page
+) -> None:
+    turns = [{"role": role, "content": f"{role} {i}\n\nmore"} for i in range(50) for role in ("user", "assistant")]
+    asked = [*turns, {"role": "user", "content": "last"}]
+    lab.post("nbgen/api/v1/runs", chat=opened.kernel_value("chat.chat"), messages=asked, params={"max_new_tokens": 1})
+    opened.run(0)
+    log = page.get_by_role("log", name="Conversation")
+    expect(log.get_by_role("article")).to_have_count(40)
+    expect(log).to_contain_text("last")
+    read = log.get_by_role("article").filter(has_text="assistant 31")
+    log.evaluate("log => { log.scrollTop = 0; }")
+    expect(log.get_by_role("article")).to_have_count(80)
+    expect(read).to_be_in_viewport()
+    earlier = log.get_by_role("button", name="Earlier messages")
+    earlier.press("Enter")
+    expect(log.get_by_role("article")).to_have_count(102)
+    expect(earlier).to_have_count(0)
+    expect(log).to_be_focused()
+
+
 def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(panel: Panel, page: Page) -> None:
     panel.ask("hello")
     expect(panel.status).to_have_text(READY)

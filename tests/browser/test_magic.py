@@ -10,6 +10,10 @@ out = ipywidgets.Output()
 with out:
     nbgen.map(["a", "b"], max_new_tokens=2)
     get_ipython().run_cell_magic("nbgen", "-t 0 --max-new-tokens 200", "hello")
+    chat = nbgen.Chat(max_new_tokens=2, ignore_eos=True)
+    display(chat)
+chat.ask("hello")
+chat.wait()
 display(out)
 """
 
@@ -33,6 +37,7 @@ def test_an_answer_grows_in_the_cell_and_an_interrupt_keeps_it(lab: Lab, page: P
     notebook.run(3)
     expect(notebook.output(3)).to_contain_text("cut off at max_new_tokens=200")
     expect(notebook.output(3)).not_to_contain_text("rows", use_inner_text=True)
-    shown = notebook.output(3).locator(".jp-RenderedMarkdown")
+    expect(notebook.output(3).get_by_text("Transcript: 2 messages")).to_be_visible()
+    shown = notebook.output(3).locator(".jp-RenderedMarkdown").first
     assert len(shown.inner_text()) > int(notebook.kernel_value("len(_.text) // 2"))
     notebook.shut_down()

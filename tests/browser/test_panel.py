@@ -10,6 +10,11 @@ from tests.browser.lab import RUNS, STATUS, Lab, Notebook
 from tests.browser.panel import Panel, running, until
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens={tokens}, ignore_eos=True{more})\nchat"
+#: The other panels.
+OTHERS = (
+    "display(nbgen.Stream('Once', max_new_tokens=4, ignore_eos=True))\n"
+    "nbgen.compare('hello', temperature=[0, 1], max_new_tokens=4, ignore_eos=True)"
+)
 
 #: What a page has of its notebook.
 MODEL = "window.jupyterapp.shell.currentWidget.context.model"
@@ -75,19 +80,32 @@ def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook
     assert shown > 0.5 * len("".join(run["text"].split()))
 
 
-def test_two_tabs_show_one_conversation(opened: Notebook, panel: Panel, page: Page, lab: Lab) -> None:
+def test_two_tabs_show_one_conversation(opened: Notebook, page: Page, lab: Lab) -> None:
+    panel = Panel(opened.cell(0))
+    page.evaluate(f"source => {MODEL}.sharedModel.getCell(1).setSource(source)", OTHERS)
+    opened.run(1)
+    expect(opened.output(1)).to_contain_text("2 answers ready")
     panel.ask("one")
     until(lambda: panel.length() > 100)
     opened.command("docmanager:save")
     other = page.context.new_page()
     other.goto(page.url.replace("/workspaces/tests/", "/workspaces/second/"))
     Notebook(other).settled()
-    second = Panel(other)
+    second = Panel(Notebook(other).cell(0))
     expect(second.stop).to_be_visible()
     until(lambda: second.length() > 100)
     second.stop.click()
     expect(second.status).to_have_text("Stopped")
     expect(panel.status).to_have_text("Stopped")
+    grids = [where.get_by_role("region", name="Comparison") for where in (page, other)]
+    grids[0].get_by_role("textbox").fill("others")
+    grids[0].get_by_role("textbox").press("Enter")
+    expect(grids[0].get_by_role("status")).to_have_text("2 answers ready")
+    texts = grids[0].locator(".nbgen-text")
+    expect(grids[1].locator(".nbgen-text")).to_have_text(texts.all_text_contents())
+    page.get_by_role("button", name="Continue", exact=True).click()
+    for where in (page, other):
+        expect(where.get_by_role("listbox", name="Tokens").get_by_role("option")).to_have_count(4)
     second.message.fill("a draft")
     other.get_by_role("button", name="Edit message").click()
     edited = other.get_by_label("Edited message")
@@ -216,9 +234,11 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
     expect(panel.message).to_have_value("a draft")
     expect(transcript).to_have_count(1)
     assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
+    view = page.locator(".nbgen").element_handle()
     opened.run(0)
     page.get_by_role("button", name="Back to the conversation before").click()
     expect(panel.answers).to_have_count(3)
+    assert view.evaluate("panel => panel.parentElement.parentElement === null"), "else ipywidgets would keep it"
     assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
     panel.message.click(button="right")
     expect(page.locator(".lm-Menu")).to_have_count(0)

@@ -7,7 +7,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from nbgen.notebook.result import Result
-from nbgen.notebook.transcript import Transcript, bundle, comparison, continuation
+from nbgen.notebook.transcript import DRAWN, Transcript, bundle, comparison, continuation
 from nbgen.notebook.turns import spoken
 
 TALK = [
@@ -38,6 +38,16 @@ def test_nothing_of_the_models_becomes_markup_or_is_fetched() -> None:
         assert word not in markdown
     assert markdown.count("</details>") == 1
     assert "1 < 2" in markdown
+
+
+def test_of_a_long_conversation_the_older_messages_stand_as_they_were_written() -> None:
+    typed = "**a** ```\n<b></details> $x$"
+    talk = [{"role": role, "content": typed} for role in ("user", "assistant")] * (1 + DRAWN // 2)
+    markdown = bundle(talk)["text/markdown"]
+    source = f"````\nYou: {typed}\n\nModel: {typed}\n````"
+    older = f"<details><summary>The first 2, as they were written</summary>\n\n{source}\n\n</details>\n\n"
+    assert markdown.startswith(f"<details><summary>Transcript: {DRAWN + 2} messages</summary>\n\n{older}**You**")
+    assert markdown.endswith(bundle(talk[2:])["text/markdown"].partition("\n\n")[2])
 
 
 def test_code_that_was_cut_off_ends_with_its_answer() -> None:
