@@ -103,7 +103,7 @@ def _unknown(name: str) -> BaseException:
 
     alike = get_close_matches(name, __dir__(), 1)
     meant = f"; did you mean {alike[0]!r}?" if alike else ""
-    error = AttributeError(f"module 'nbgen' has no attribute {name!r}{meant}")
+    error = AttributeError(f"module 'nbgen' has no attribute {name!r}{meant}", obj=None)  # or Python adds it once more
     if "IPython" not in sys.modules:
         return error
     from nbgen.notebook.short_traceback import shortened

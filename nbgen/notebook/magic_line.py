@@ -21,7 +21,7 @@ _BEFORE_COMMENT = re.compile(r"""(?:\s*+(?!\#)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[
 def without_comment(line: str) -> str:
     """The line up to a comment, as Python and shells have them."""
     code = _BEFORE_COMMENT.match(line)
-    return line if code is None else code[0].rstrip()
+    return line if code is None else code[0]
 
 
 def parsed(magic: Any, line: str) -> Namespace:

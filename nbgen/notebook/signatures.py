@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from nbgen.errors import InvalidRequest
 from nbgen.notebook.options import LINES, explained
 from nbgen.notebook.short_traceback import shortened
 from nbgen.sampling_params import SamplingParams, no_option
@@ -55,7 +56,8 @@ def _refusing(helper: F, known: Sequence[str]) -> F:
     def call(*args: Any, **options: Any) -> Any:
         for name in options:
             if name not in known and name != EXPLAINED:
-                raise shortened(no_option(name, known))
+                elsewhere = InvalidRequest(f"there is no option {name!r} here; nbgen.generate has it", field=name)
+                raise shortened(elsewhere if name in STREAMED else no_option(name, known))
         return helper(*args, **options)
 
     return cast(F, call)

@@ -191,7 +191,7 @@ class EngineClient(EngineLife):
             self.config = wanted
             self.adapters.select(wanted.model)
             self._restarts.forget()
-            await self._stop()
+            await self._stop(self._last_change)
         await self.start()
         if self.config != wanted:
             raise Unavailable(f"another model was loaded meanwhile: {self.config.model!r}")

@@ -134,13 +134,10 @@ class EngineLife:
         self.changes += 1
         self._last_change = words
 
-    async def _stop(self) -> None:
+    async def _stop(self, why: str = "the engine was stopped; the next request starts it again") -> None:
         if self._life is not None and not self._life.done():
             self._set("stopping")
-            words = (
-                "the server is stopping" if self._closed else "the engine was stopped; the next request starts it again"
-            )
-            self._fail(self._take(), Unavailable(words))
+            self._fail(self._take(), Unavailable("the server is stopping" if self._closed else why))
             if self._process:
                 self._process.close()
             await asyncio.shield(self._life)

@@ -39,6 +39,8 @@ def test_what_follows_a_hash_is_a_comment(shell: InteractiveShell) -> None:
     assert "| loaded |" in run(shell, "%nbgen models # whose engine's ready?")[0]
     run(shell, """%%nbgen --max-new-tokens 1 --stop '#' --stop "a # b" --stop c#d  # what isn't an option\nhi""")
     assert list(shell.user_ns["_"].params["stop"]) == ["#", "a # b", "c#d"]
+    run(shell, "%%nbgen --max-new-tokens 1 --stop a\\  # a space\nhi")
+    assert list(shell.user_ns["_"].params["stop"]) == ["a "]
 
 
 def test_stops_may_have_line_breaks(shell: InteractiveShell) -> None:

@@ -4,12 +4,15 @@ import _thread
 import copy
 import pickle
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+
+import nbgen
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,13 @@ def test_only_the_persons_own_lines_are_shown(
     assert words in shown
     assert "in own()" in shown
     assert not re.search("nbgen/(notebook|__init__)", shown)
+
+
+def test_a_name_that_was_meant_is_said_once_where_python_looks_for_one_too(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AttributeError) as raised:
+        nbgen.genrate  # type: ignore[attr-defined]  # noqa: B018
+    sys.__excepthook__(raised.type, raised.value, raised.tb)
+    assert capfd.readouterr().err.endswith("no attribute 'genrate'; did you mean 'generate'?\n")
 
 
 @pytest.mark.parametrize(

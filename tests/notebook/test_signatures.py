@@ -78,6 +78,13 @@ def test_an_option_that_is_none_is_refused_with_the_one_that_was_meant(helper: A
     assert refused.value.field == given
 
 
+@pytest.mark.parametrize("helper", [nbgen.map, nbgen.compare, nbgen.logprobs])
+def test_an_option_of_others_is_refused_with_where_it_is(helper: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"no option 'tools' here; nbgen\.generate has it$") as refused:
+        helper("hi", tools=[print])
+    assert refused.value.field == "tools"
+
+
 def test_where_none_was_meant_all_are_named() -> None:
     for helper in (nbgen.stream, nbgen.map, nbgen.Chat):
         names = [name for name in inspect.signature(helper).parameters if name != "self"]

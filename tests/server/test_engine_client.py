@@ -149,14 +149,17 @@ async def test_a_standby_that_could_not_be_made_is_made_the_next_time(monkeypatc
 
 
 async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path, tiny_model: Path) -> None:
-    client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
+    client, heard = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test")), Heard()
     try:
         await client.start()
+        client.submit(long_request("r"), heard)
         names = [str(long_model), str(tiny_model), str(long_model) + "/."]
         results = await asyncio.gather(*(client.load(name) for name in names), return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             assert (result is None) == (name == client.model.name), result
             assert result is None or isinstance(result, Unavailable)
+        assert heard.error is not None
+        assert heard.error.message in [f"another model was loaded meanwhile: {name!r}" for name in names]
     finally:
         await client.close(0)
 
