@@ -55,10 +55,9 @@ export class Chat {
       delete turn.tool_calls;
       this.#view(turn).restart();
     },
-    done: (data, turn) => {
-      const { finish_reason, usage, ttft_s, tokens_per_s } = data;
+    done: ({ finish_reason, usage, ttft_s, tokens_per_s }, turn) => {
       Object.assign(turn, { finish_reason, usage, ttft_s, tokens_per_s });
-      this.#view(turn).finish(numbers(data));
+      this.#view(turn).finish(numbers(turn));
       if (turn === this.#live && turn.tool_calls && finish_reason?.type !== "abort") {
         this.#keep(turn);
         return this.#caller.call(turn);
@@ -114,8 +113,7 @@ export class Chat {
     const tree = Tree.merged(known, chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
     if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#tree.said);
-    const left = this.#frame.notebook.left;
-    if (left && !this.#tree.size) this.#offer(left);
+    if (!this.#tree.size) this.#offer(this.#frame.notebook.left);
   }
 
   /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
@@ -150,7 +148,7 @@ export class Chat {
     this.#compose.text = text;
     this.#files.given = files;
     this.#left = left;
-    if (left) this.#offer(left);
+    this.#offer(left);
   }
 
   focus() {
@@ -214,6 +212,7 @@ export class Chat {
     const body = { id: this.#caller.newId(), chat: this.#model.get("chat"), messages: answered(asked), params: this.#model.get("params") };
     this.#own = body.id;
     this.#transport.start({ ...body, ...beside, ...choice }, { version });
+    this.#frame.notebook.keep(body.chat, this.#tree); // the kernel may end before the answer does
     return true;
   }
 
@@ -250,6 +249,7 @@ export class Chat {
   #begin(turn) {
     this.#caller.done();
     this.#live = turn;
+    this.#view(turn); // now, as it says nothing yet: what comes is added to it, also where another branch is shown
     this.#frame.busy = this.#compose.busy = true;
     this.#conversation.following.during(() => this.#conversation.show(this.#tree));
     return turn;
@@ -301,9 +301,9 @@ export class Chat {
     this.#turn(newId());
   }
 
-  /** A way back to a conversation. */
+  /** A way back to a conversation, if there is one. */
   #offer(left) {
-    this.#conversation.empty.offer(() => {
+    if (left) this.#conversation.empty.offer(() => {
       this.#left = left;
       this.#frame.notebook.keep(left.chat, left.tree);
       this.#turn(left.chat);

@@ -28,6 +28,7 @@ export class Conversation {
   constructor(actions) {
     this.#actions = { ...actions, painted: (work) => this.following.during(work) };
     this.element.addEventListener("scroll", () => this.element.scrollTop < NEAR && this.#more(), { passive: true });
+    this.element.addEventListener("keydown", ({ key, target }) => key === "Home" && target === this.element && this.#all(), true);
     globalThis.addEventListener?.("beforeprint", this.#all);
   }
 

@@ -130,6 +130,7 @@ export class TokenView {
     if (piece.includes("\n")) span.classList.add("nbgen-newline");
     span.dataset.index = this.#spans.length;
     this.#spans.push({ span, token, piece });
+    this.#box.element.hidden = false;
     this.#paragraph.append(span);
     if (piece.includes("\n")) this.scroller.append((this.#paragraph = paragraph()));
   }
@@ -185,7 +186,7 @@ function paragraph(...children) {
   return h("div", { class: "nbgen-paragraph", role: "presentation" }, ...children);
 }
 
-/** The box of the token that is looked at: what it was, and what else it could have been. */
+/** The box of the token that is looked at: what it was, and what else it could have been. Hidden until there are tokens. */
 class Alternatives {
   alternatives = [];
   #choose;
@@ -195,7 +196,7 @@ class Alternatives {
   constructor(choose) {
     this.#choose = choose;
     const id = `nbgen-${Math.random().toString(36).slice(2)}`;
-    this.element = h("div", { class: "nbgen-alternatives", id, role: "group", "aria-label": "Alternatives", "aria-live": "polite" }, this.#title, this.#list);
+    this.element = h("div", { class: "nbgen-alternatives", id, role: "group", "aria-label": "Alternatives", "aria-live": "polite", hidden: true }, this.#title, this.#list);
     this.clear();
   }
 

@@ -75,3 +75,29 @@ test("a glance at a panel whose answer comes asks nothing", async (context) => {
   await chat.refresh(true);
   assert.equal(server.asked, before + 2);
 });
+
+test("an answer that comes beside a question that is being edited is there once", async (context) => {
+  const { chat, server, shown } = panel(context, [ASKED, { ...BEGUN, finish_reason: { type: "stop" } }]);
+  await chat.open(server);
+  const press = (label) => [...chat.element.elements()].find((each) => each.attributes["aria-label"] === label || each.textContent === label).click();
+  press("Edit message");
+  chat.adopt({ type: "started", run: "s", messages: [{ role: "user", content: "two" }] });
+  chat.receive("delta", { run: "s", text: "first", tokens: 1 });
+  chat.receive("error", { run: "s", error: { message: "full" } });
+  assert.doesNotMatch(shown(), /first/);
+  press("Cancel");
+  press("Next version");
+  context.mock.timers.tick(0);
+  assert.match(shown(), /two.*first.*full/);
+  assert.doesNotMatch(shown(), /first.*first|full.*full/);
+});
+
+test("the notebook keeps a question once it is asked", async (context) => {
+  const { chat, server, kept } = panel(context, []);
+  await chat.open(server);
+  server.start = ({ id, messages }) => chat.receive("started", { run: id, messages });
+  const elements = [...chat.element.elements()];
+  elements.find(({ attributes }) => attributes["aria-label"] === "Message").value = "one";
+  elements.find(({ textContent, tag }) => tag === "button" && textContent === "Send").listeners.click({ detail: 1 });
+  assert.deepEqual(kept.at(-1)?.map(({ content }) => content), ["one", ""]);
+});

@@ -38,6 +38,9 @@ test("of a long conversation the end is shown, and more of it to those who ask o
   }
   assert.deepEqual([texts().length, texts()[0], earlier()], [140, "q0", undefined]);
   assert.equal(shown(20).earlier(), undefined);
+  const keyed = shown(70);
+  keyed.element.listeners.keydown({ key: "Home", target: keyed.element });
+  assert.equal(keyed.texts().length, 140);
 });
 
 test("what is shown stays in the page as it is, until a reader at the end has long left it behind", () => {

@@ -34,9 +34,11 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
 def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Notebook, page: Page) -> None:
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Once")
     expect(page.get_by_role("button", name="Copy text")).to_be_hidden()
+    expect(page.get_by_text("Point at a token")).to_be_hidden()
     page.get_by_role("button", name="Continue", exact=True).click()
     status = page.locator(".nbgen").get_by_role("status")
     expect(status).to_have_text("Text ready, 12 tokens")
+    expect(page.get_by_text("Point at a token")).to_be_visible()
     view = page.get_by_role("listbox", name="Tokens")
     tokens = view.get_by_role("option")
     expect(tokens).to_have_count(12)
