@@ -41,7 +41,9 @@ def across(stock: nn.Linear) -> NativeProduct:
     """Its vectors lie across two lines of memory, as those of a file do."""
     room = stock.weight.new_empty(stock.weight.numel() + 64)
     begin = (64 - room.data_ptr() % 64 + 16) // room.element_size()
-    return NativeLinear(nn.Parameter(room[begin:][: stock.weight.numel()].view_as(stock.weight).copy_(stock.weight)), stock.bias)
+    return NativeLinear(
+        nn.Parameter(room[begin:][: stock.weight.numel()].view_as(stock.weight).copy_(stock.weight)), stock.bias
+    )
 
 
 def eight(stock: nn.Linear) -> NativeProduct:
