@@ -253,16 +253,20 @@ def _sampling(fields: Mapping[str, Any], limit: int | None, limit_name: str = "m
     """Sampling options under our names; a refusal names the field as the caller wrote it."""
     if limit is not None and limit < 1:
         raise InvalidRequest(f"{limit_name} must be at least 1, got {limit}", field=limit_name)
-    ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields} | openai_grammar(fields)
+    ours = {own: fields[name] for own, name in _given(fields).items()} | openai_grammar(fields)
     try:
         return SamplingParams.parse({**ours, "max_new_tokens": limit})
     except InvalidRequest as error:
         raise renamed(error, _names(fields, limit_name)) from None
 
 
+def _given(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {own: name for name, own in SAMPLING.items() if fields.get(name) is not None}
+
+
 def _names(fields: Mapping[str, Any], limit_name: str) -> dict[str, str]:
     """The engine's options by the names that the caller has for them."""
-    names = {own: name for name, own in SAMPLING.items()} | {"max_new_tokens": limit_name}
+    names = {own: name for name, own in SAMPLING.items()} | _given(fields) | {"max_new_tokens": limit_name}
     names |= {"custom_logit_processor": "allowed_token_ids"} if fields.get("allowed_token_ids") else {}
     return names | (dict.fromkeys(GRAMMARS, field) if (field := grammar_field(fields)) else {})
 

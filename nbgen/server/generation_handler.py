@@ -85,13 +85,13 @@ class GenerationHandler(ModelNeededHandler):
             await self.write_whole(await off_loop(size, self.whole, runs))
 
     async def _stream(self, runs: list[Run]) -> None:
-        """Headers wait for the first output, so that a refusal is still a real status.
+        """Headers wait for the first token, so that a refusal is still a real status.
 
         After a large event the next one waits, and holds all that has come meanwhile; the last one never does.
         """
         for run in runs:
             self.reader.watch(run.watchers)
-        while runs and not self.reader.gone and not any(run.outputs or run.error for run in runs):
+        while runs and not self.reader.gone and not any(run.first_token or run.ended for run in runs):
             await self.reader.wait()
         _raise_first_error(runs)
         while not self.reader.gone:

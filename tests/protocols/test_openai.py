@@ -54,6 +54,9 @@ def test_defaults_and_renamed_options() -> None:
     params = completion(**body, best_of=2).requests[0].params
     assert (params.max_new_tokens, params.sampling_seed, params.min_new_tokens) == (5, 3, 2)
     assert (params.stop, params.logit_bias, params.n, params.top_k) == (("x",), {7: 1.0}, 2, 4)
+    assert completion(include_stop_str_in_output=True, no_stop_trim=None).requests[0].params.no_stop_trim
+    with pytest.raises(InvalidRequest, match="include_stop_str_in_output: Expected `bool`"):
+        completion(include_stop_str_in_output="yes")
     assert chat(max_tokens=9, max_completion_tokens=4).requests[0].params.max_new_tokens == 4
 
 

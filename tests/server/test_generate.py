@@ -10,9 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from nbgen.logit_processor import allowed_tokens
 from tests.server.conftest import BUSY, PATIENCE, Server, events, first_events, slow_reader, wait_for
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+#: Log-probabilities of a prompt that come in several outputs, before the first token.
+MANY = {"text": "x" * 200, "return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": [5] * 1024}
 
 
 def generate(server: Server, **body: Any) -> Any:
@@ -94,6 +97,7 @@ def test_a_streamed_batch_tells_the_places_apart(server: Server) -> None:
         ({"text": "x" * 20_000}, "context length"),
         ({"text": "x", "sampling_params": {"max_new_tokens": 10**6}}, "context length"),
         ({"text": "x", "sampling_params": {"regex": "("}}, "Failed to compile regex grammar"),
+        ({**MANY, "custom_logit_processor": allowed_tokens([])}, "no token is allowed"),
     ],
 )
 def test_refusals_are_400_also_for_streams(server: Server, body: dict[str, Any], words: str, stream: bool) -> None:

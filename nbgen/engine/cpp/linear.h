@@ -25,10 +25,10 @@ struct Linear {
     int64_t inputs, outputs;
 };
 
-// A sum over lanes begins with (0 + 2) + (1 + 3) of each quarter of them; then lanes i and i + n/2 are added until there are four.
+// A sum over lanes begins with (0 + 2) + (1 + 3) of each four; of these, the first half and the second are added until one is left.
 #ifdef __AVX2__
 
-// What four sums begin with, of one quarter after the other. (To begin across quarters would take slower shuffles.)
+// What four sums begin with, for one four of lanes after the other. (To begin across these would take slower shuffles.)
 inline Floats begun(Floats a, Floats b, Floats c, Floats d) {
 #ifdef __AVX512F__
     const __m512 x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);

@@ -1,4 +1,4 @@
-// Many rows by a panel of weights, which are laid out for them first, whatever they are kept as.
+// Rows by a panel of weights, whatever these are kept as: for many rows they are laid out first.
 //
 // A panel lies in the second-level cache, tile after tile, on whole cache lines. Of long rows so many inputs come at a time
 // that they and a tile's weights stay in the first-level cache. Sums are those of `strips.h`, to the bit.
@@ -103,7 +103,8 @@ constexpr auto panel_strips_of(std::index_sequence<R...>) {
 inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0; }
 
 // Whether it pays to lay out numbers as they are. For fewer rows it does if their vectors lie across two lines of memory, which
-// takes twice as long to read, and a panel stays not in the first-level cache, but in the second beside the next one.
+// takes twice as long to read, and a panel stays not in the first-level cache, but, for half of these, in the second beside the
+// next one.
 template <typename T>
 bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
     if (rows <= ROWS || rows > MANY) return rows > MANY;
@@ -121,7 +122,7 @@ void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T*
     static constexpr auto strips = strips_of<false, T>(all), laying_strips = strips_of<true, T>(all);
     const bool lays = !IS_PLAIN<Kind> || pays_to_lay_out(linear, rows);
     T* laid = lays ? room_of<T>(PANEL * linear.inputs / STEP<T>) : nullptr;
-    if (!IS_PLAIN<Kind>) lay_out<Kind>(linear, begin, end, laid);
+    if constexpr (!IS_PLAIN<Kind>) lay_out<Kind>(linear, begin, end, laid);
     const int64_t others = rows - in_fours(rows);
     for (int64_t m = 0, some; m < rows; m += some) {
         some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;

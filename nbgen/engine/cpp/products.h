@@ -126,7 +126,7 @@ void multiply_rest(const Linear<T>& linear, int64_t rows, const T* input, T* out
     }
 }
 
-// A panel of outputs at most. Rounded weights become numbers once for all rows; others lie well enough as they are for more rows.
+// A panel of outputs at most.
 template <typename T>
 void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;

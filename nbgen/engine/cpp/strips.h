@@ -29,8 +29,8 @@ struct Layout {
     int64_t along, across;
 };
 
-// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s. Weights are `laid`
-// out, vector after vector, where that is a place.
+// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s. Where it `LAYS`,
+// weights are `laid` out on the way, vector after vector.
 template <typename Kind, bool LAYS = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
                                                 int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr) {
@@ -70,8 +70,9 @@ void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* i
     input += m * linear.inputs;
     output += m * linear.outputs;
     int64_t n = begin;
-    for (; n + N <= end; n += N) tile<R, N, LAYS>(linear, input, output, n, from, to, laid + (n - begin) * linear.inputs);
-    for (; n < end; n += FEWEST) tile<R, FEWEST, LAYS>(linear, input, output, n, from, to, laid);
+    for (; n + N <= end; n += N)
+        tile<R, N, LAYS>(linear, input, output, n, from, to, LAYS ? laid + (n - begin) * linear.inputs : nullptr);
+    for (; n < end; n += FEWEST) tile<R, FEWEST, false>(linear, input, output, n, from, to, laid);
 }
 
 // Strips of one row, two rows, and so on.
