@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.drafts import PAIR, Drafts
@@ -84,8 +85,12 @@ def ask(way: dict[str, object], **changes: object) -> GenerateRequest:
 
 
 def repeating(folder: Path, family: str) -> Path:
-    """A model that repeats itself."""
-    return save_model(folder, family.partition(" ")[0], noise=0.0, **TAKEN[family], tie_word_embeddings=True)
+    """A model that repeats itself, as its newest token counts for more than what it makes of all of them."""
+    saved = save_model(folder, family.partition(" ")[0], noise=0.0, **TAKEN[family], tie_word_embeddings=True)
+    weights = load_file(saved / "model.safetensors")
+    weights |= {name: 1.5 * weight for name, weight in weights.items() if "embed_tokens" in name}
+    save_file(weights, saved / "model.safetensors", {"format": "pt"})
+    return saved
 
 
 def counts(assembly: Assembly) -> tuple[int, int]:
