@@ -295,10 +295,9 @@ class GenerateOutput(Struct, frozen=True, gc=False):
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart; the last output of each has `finish_reason`, the first with tokens
-    `ran_seconds` so far, and the prompt's text and ids if asked for. Up to that one come `prompt_logprobs`, always more
-    of them; `logprobs` are those of `token_ids`; `tensors` are more rows, named as in `TensorOptions`; `parts` are what
-    the text is made of, where that was asked for and is more than text. Many are kept: what is empty is shared, and the
-    garbage collector need not look at any.
+    `ran_seconds` so far, and the prompt's text and ids if asked for. Up to that one come `prompt_logprobs`, each time
+    more; `logprobs` are those of `token_ids`; `tensors` are more rows, named as in `TensorOptions`; `parts` what the
+    text is made of, where asked for and more than text. Many are kept: what is empty is shared, and not collected.
     """
 
     rid: str
