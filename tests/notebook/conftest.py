@@ -1,6 +1,7 @@
 """A real server with a tiny model, and a real IPython shell that talks to it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from tests.chat_templates import CALLS, template
 from tests.conftest import save_model
 
 FOLDERS = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
+
+
+@contextmanager
+def unserved() -> Iterator[None]:
+    """Within this the helpers of this process use no server yet, and then again the one they used before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_client", None)
+        patch.setattr(session, "_private", None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

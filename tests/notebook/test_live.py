@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import nbgen
 from nbgen.errors import InvalidRequest, ModelError
 from nbgen.live import LiveModel, LiveServer
-from nbgen.notebook import session
 from tests.conftest import PATIENCE, wait_for
+from tests.notebook.conftest import unserved
 
 PROMPT = "What the model says"
 GREEDY = {"complete": True, "temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
@@ -73,18 +73,15 @@ def tokenizer(tiny_model: Path) -> object:
 
 @pytest.fixture(scope="module")
 def live(model: torch.nn.Module, tokenizer: object) -> Iterator[LiveServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_client", None)
-        patch.setattr(session, "_private", None)
-        with nbgen.serve(model, tokenizer) as server:
-            yield server
+    with unserved(), nbgen.serve(model, tokenizer) as server:
+        yield server
 
 
 @pytest.fixture
-def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_served() -> Iterator[None]:
     """For this test nothing is served yet."""
-    monkeypatch.setattr(session, "_client", None)
-    monkeypatch.setattr(session, "_private", None)
+    with unserved():
+        yield
 
 
 def answer(**options: object) -> str:
@@ -296,7 +293,7 @@ def test_unloading_gives_the_cache_back_and_loading_goes_on(
     assert answer() == expected(model, tokenizer)
 
 
-def test_stopping_gives_everything_back(unserved: None, tiny_model: Path, tokenizer: object) -> None:
+def test_stopping_gives_everything_back(nothing_served: None, tiny_model: Path, tokenizer: object) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     served(model, tokenizer)
     threads, files, hooks = set(threading.enumerate()), open_files(), len(optimizer._global_optimizer_pre_hooks)
@@ -315,7 +312,7 @@ def test_stopping_gives_everything_back(unserved: None, tiny_model: Path, tokeni
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_that_goes_on_does_not_keep_it_from_ending(
-    unserved: None, model: torch.nn.Module, tokenizer: object
+    nothing_served: None, model: torch.nn.Module, tokenizer: object
 ) -> None:
     """As those of torch's DataLoader do."""
     with nbgen.serve(model, tokenizer):
@@ -359,12 +356,12 @@ def test_other_protocols_answer_too(live: LiveServer, model: torch.nn.Module, to
     ],
 )
 def test_what_cannot_be_served_is_refused(
-    unserved: None, wrong: object, words: str, model: torch.nn.Module, tokenizer: object
+    nothing_served: None, wrong: object, words: str, model: torch.nn.Module, tokenizer: object
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
         nbgen.serve(*wrong(model, tokenizer))
 
 
-def test_a_model_on_no_device_says_so(unserved: None, model: torch.nn.Module, tokenizer: object) -> None:
+def test_a_model_on_no_device_says_so(nothing_served: None, model: torch.nn.Module, tokenizer: object) -> None:
     with pytest.raises(ModelError, match="must lie on one device"):
         nbgen.serve(copy.deepcopy(model).to("meta"), tokenizer)

@@ -19,8 +19,8 @@ from nbgen.engine.idle_release import IdleRelease
 from nbgen.engine.occupation import Occupation
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.live import LiveServer
-from nbgen.notebook import session
 from tests.conftest import PATIENCE
+from tests.notebook.conftest import unserved
 
 PROMPT = "What the model says, the model says again and again in other words"
 pytestmark = [
@@ -51,9 +51,7 @@ def model(tiny_model: Path) -> PeftModel:
 
 @pytest.fixture(scope="module", autouse=True)
 def nobody_else() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_client", None)
-        patch.setattr(session, "_private", None)
+    with unserved():
         yield
 
 

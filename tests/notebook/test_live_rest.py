@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,8 +14,8 @@ from nbgen.engine.idle_release import IdleRelease
 from nbgen.engine.occupation import Occupation
 from nbgen.errors import ModelError, NbgenError
 from nbgen.live import LiveServer
-from nbgen.notebook import session
 from tests.conftest import PATIENCE, wait_for
+from tests.notebook.conftest import unserved
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +28,17 @@ def tokenizer(tiny_model: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(tiny_model)
 
 
-@contextmanager
-def served(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Iterator[LiveServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_client", None)
-        patch.setattr(session, "_private", None)
-        with nbgen.serve(model, tokenizer) as server:
-            yield server
-
-
 @pytest.fixture(scope="module")
 def live(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Iterator[LiveServer]:
-    with served(model, tokenizer) as server:
+    with unserved(), nbgen.serve(model, tokenizer) as server:
         yield server
 
 
 @pytest.fixture
 def stopped(tiny_model: Path, tokenizer: PreTrainedTokenizerBase) -> Iterator[LiveServer]:
     """One of its own, which the test may stop."""
-    with served(AutoModelForCausalLM.from_pretrained(tiny_model), tokenizer) as server:
+    own = AutoModelForCausalLM.from_pretrained(tiny_model)
+    with unserved(), nbgen.serve(own, tokenizer) as server:
         yield server
 
 
