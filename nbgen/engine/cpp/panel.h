@@ -107,10 +107,9 @@ inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && 
 // next one.
 template <typename T>
 bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
-    if (rows <= ROWS || rows > MANY) return rows > MANY;
     const int64_t bytes = PANEL * linear.inputs * static_cast<int64_t>(sizeof(T));
-    const bool across = reinterpret_cast<uintptr_t>(linear.weight) % VECTOR;
-    return across && bytes > 1 << 15 && (rows > MANY / 2 || bytes <= 1 << 17);
+    const bool across = reinterpret_cast<uintptr_t>(linear.weight) % VECTOR, stays = bytes <= 1 << 17;
+    return rows > MANY || (rows > ROWS && across && bytes > 1 << 15 && (stays || rows > MANY / 2));
 }
 
 // `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`. What is kept as numbers
