@@ -119,7 +119,7 @@ def test_how_a_chat_goes_on_and_what_its_template_is_told() -> None:
     options = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
     (request,) = chat(continue_final_message=True, separate_reasoning=False, **options).requests
     assert (request.continue_final, request.thoughts) == (True, False)
-    assert request.template_options == {"reasoning_effort": "low", "enable_thinking": False}
+    assert request.template_options == {"reasoning_effort": "low", "thinking": True, "enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,10 @@ def test_a_chats_limit_has_the_name_that_it_came_with(name: str) -> None:
 
 
 def test_templates_are_told_how_to_answer() -> None:
-    (request,) = chat(verbosity="low", reasoning_effort="high").requests
-    assert request.template_options == {"verbosity": "low", "reasoning_effort": "high"}
+    for effort, thinks in (("none", False), ("high", True)):
+        told = chat(verbosity="low", reasoning_effort=effort).requests[0].template_options
+        assert told == {"verbosity": "low", "reasoning_effort": effort, "thinking": thinks, "enable_thinking": thinks}
+    assert chat(verbosity="low").requests[0].template_options == {"verbosity": "low"}
     assert chat().requests[0].template_options == {}
 
 
