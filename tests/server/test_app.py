@@ -92,9 +92,11 @@ def test_it_starts_with_every_flag(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_where_it_listens_and_what_opens_it_may_be_said_as_to_sglang(tmp_path: Path) -> None:
-    result = run("-m", "nbgen", "--host=::1", "--api-key=secret", "--show-config-json", folder=tmp_path)
+def test_where_it_listens_what_opens_it_and_its_adapters_may_be_said_as_to_sglang(tmp_path: Path) -> None:
+    adapters = ("--lora-paths", "a=/x", "/y/z")
+    result = run("-m", "nbgen", "--host=::1", *adapters, "--api-key=secret", "--show-config-json", folder=tmp_path)
     said = json.loads(result.stdout)
+    assert said["NbgenApp"]["adapters"] == ["a=/x", "/y/z=/y/z"]
     assert said["StandaloneServerApp"]["ip"] == "::1"
     assert said["IdentityProvider"]["token"] == "secret"
 
