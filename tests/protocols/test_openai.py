@@ -104,10 +104,11 @@ def test_each_prompt_may_have_an_adapter_of_its_own() -> None:
 
 def test_the_models_own_numbers_come_where_they_are_asked_for() -> None:
     assert chat().requests[0].tensors is None
-    assert chat(return_hidden_states=True).requests[0].tensors == TensorOptions(last_hidden_state=True)
+    for asked in (True, "last"):
+        assert chat(return_hidden_states=asked).requests[0].tensors == TensorOptions(last_hidden_state=True)
     assert chat(return_routed_experts=True).requests[0].tensors == TensorOptions(routed_experts=0)
-    asked = chat(return_routed_experts=True, routed_experts_start_len=1)
-    assert asked.requests[0].tensors == TensorOptions(routed_experts=1)
+    later = chat(return_routed_experts=True, routed_experts_start_len=1)
+    assert later.requests[0].tensors == TensorOptions(routed_experts=1)
     with pytest.raises(InvalidRequest, match="at least 0, got -1") as refusal:
         chat(return_routed_experts=True, routed_experts_start_len=-1)
     assert refusal.value.field == "routed_experts_start_len"
