@@ -54,7 +54,6 @@ class Service:
 
     def __init__(self, app: NbgenApp) -> None:
         self._app = app
-        self.log = app.log
 
     def _model(self, request: Any) -> ServedModel:
         return self._app.models.serving(request.name, request.version)
