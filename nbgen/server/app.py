@@ -182,11 +182,11 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         """A wrong option ends a server of its own; inside Jupyter it turns nbgen off and nothing else."""
         try:
             yield
-        except (TraitError, SystemExit) as error:
+        except (TraitError, ValueError, SystemExit) as error:  # ValueError: of one that is given twice
             if self.stands_alone:
-                raise
+                raise error if isinstance(error, SystemExit) else TraitError(str(error)) from None
             self._off = True
-            self.log.error("nbgen is off: %s", error if isinstance(error, TraitError) else "an option of it is wrong")
+            self.log.error("nbgen is off: %s", "an option of it is wrong" if isinstance(error, SystemExit) else error)
 
     def initialize_settings(self) -> None:
         config = self.engine_config()

@@ -139,6 +139,13 @@ def test_without_a_token_it_listens_on_loopback_only(tmp_path: Path, ip: str) ->
     assert "loopback only" in result.stderr
 
 
+def test_an_option_that_is_given_twice_is_refused_in_a_line(tmp_path: Path) -> None:
+    result = run("-m", "nbgen", "--allow-root", "--device=cpu", "--device=auto", folder=tmp_path)
+    assert result.returncode == 1
+    assert "device only accepts one value, got 2" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Path) -> None:
     server = Server(tmp_path, *QUICK, token="")
     try:
