@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 
 from nbgen.errors import InternalError, Unavailable
 from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
-from nbgen.protocols import embeddings, sglang_answer
+from nbgen.protocols import embeddings
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.question import ask
+from nbgen.server.sglang_handlers import SglangHandler
 
 EmbeddingRequest = EmbedRequest | GenerateRequest
 
@@ -52,10 +53,8 @@ class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
         await self.serve(self.answer(call.requests, lambda outputs: embeddings.openai_body(call, outputs, model)))
 
 
-class EncodeHandler(EmbeddingHandler):
+class EncodeHandler(SglangHandler, EmbeddingHandler):
     """SGLang's."""
-
-    error_body = staticmethod(sglang_answer.error_body)
 
     async def post(self) -> None:
         started, call = time.monotonic(), await self.parsed(embeddings.parse_encode)
