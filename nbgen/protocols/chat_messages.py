@@ -137,6 +137,16 @@ def template_options(
     return dict(options)
 
 
+def manner(effort: str | None, verbosity: str | None = None) -> dict[str, bool | str]:
+    """What a template is told of how to think and write, under the names that models' makers have for it.
+
+    As with SGLang and vLLM, the effort "none" keeps a model from thinking, and any other has it think.
+    """
+    told: dict[str, bool | str | None] = {"reasoning_effort": effort, "verbosity": verbosity}
+    told |= dict.fromkeys(("enable_thinking", "thinking"), None if effort is None else effort != "none")
+    return {name: value for name, value in told.items() if value is not None}
+
+
 def without_files(content: str | list[Part]) -> str | list[Part]:
     """A turn's content with the places of its media, and not the media."""
     if isinstance(content, str):

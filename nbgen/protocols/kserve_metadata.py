@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, Unsupported
 from nbgen.protocols.json_body import MalformedBody, parse_object
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 
@@ -146,9 +146,14 @@ def index_entry(spec: ModelSpec, state: ModelState, reason: str) -> dict[str, st
     return entry | ({"reason": reason} if reason else {})
 
 
-def check_load(body: bytes) -> None:
+def check_repository(name: str) -> None:
+    """Raise Unsupported for a repository by name: there is one, without."""
+    if name:
+        raise Unsupported(f"a repository by name is not supported: '{name[:200]}'")
+
+
+def check_load(parameters: Mapping[str, Any]) -> None:
     """Refuse what a load may not bring: models are loaded as they are configured. Raises InvalidRequest."""
-    parameters = parse_parameters(body)
     if parameters:
         raise InvalidRequest(
             f"failed to load: the parameter '{next(iter(parameters))[:80]}' would override what this server is "

@@ -15,7 +15,7 @@ import msgspec
 from nbgen.errors import InvalidRequest, renamed
 from nbgen.logit_processor import allowed_tokens
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
-from nbgen.protocols.chat_messages import Turn, conversation, template_options
+from nbgen.protocols.chat_messages import Turn, conversation, manner, template_options
 from nbgen.protocols.json_body import (
     are_ids,
     check_range,
@@ -50,7 +50,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt_embeds": (None,),
     "truncate_prompt_tokens": (None,),
     "use_beam_search": (None, False),
-    "return_token_ids": (None, False),
     "return_tokens_as_token_ids": (None, False),
     "documents": (None, []),
     "session_params": (None,),
@@ -58,7 +57,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
     "moderation": (None,),
     "store": (None, False),
-    "service_tier": (None, "auto", "default"),
+    "input_ids": (None,),
 }
 UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
 #: OpenAI's, SGLang's and vLLM's names of sampling options, and ours.
@@ -124,9 +123,11 @@ class Body(msgspec.Struct, kw_only=True):
     rid: str | list[str] | None = None
     priority: int | None = None
     lora_path: str | list[str | None] | None = None
-    return_hidden_states: bool | None = None
+    return_hidden_states: bool | Literal["last"] | None = None
     return_routed_experts: bool | None = None
     routed_experts_start_len: int | None = None
+    return_token_ids: bool | None = None
+    return_prompt_token_ids: bool | None = None
     bad_words: list[str] | None = None
 
 
@@ -164,6 +165,8 @@ class Call(NamedTuple):
     usage: bool = False
     usage_in_each: bool = False
     echo: bool = False
+    #: Whether the ids of an answer's tokens are wanted; requests say whether those of their prompt are.
+    token_ids: bool = False
     #: Whether log-probabilities are wanted, which `echo` may need for its own ends.
     logprobs: bool = False
     #: What the caller calls the model.
@@ -226,8 +229,6 @@ def chat_call(fields: dict[str, Any]) -> Call:
     (rid,) = request_ids(body.rid, 1, params.n, single=True)
     messages, media = conversation(body.messages)
     request = _request(body, rid, params, messages=messages)
-    manner = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
-    manner = {option: value for option, value in manner.items() if value is not None}
     request = msgspec.structs.replace(
         request,
         logprobs=wanted,
@@ -236,7 +237,9 @@ def chat_call(fields: dict[str, Any]) -> Call:
         parts=True,
         thoughts=body.separate_reasoning is not False,
         continue_final=body.continue_final_message,
-        template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
+        template_options=template_options(
+            manner(body.reasoning_effort, body.verbosity) | (body.chat_template_kwargs or {})
+        ),
     )
     names = _names(fields, name) | {"input_ids": "messages", "messages": "messages", **OF_TEMPLATES}
     names["top_logprobs_num"] = "top_logprobs"
@@ -280,6 +283,7 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
         words=WordLists(bad=bad) if (bad := checked_words(body.bad_words or ())) else None,
         params=params,
         tensors=_tensors(body),
+        prompt_ids=bool(body.return_token_ids or body.return_prompt_token_ids),
         streamed=bool(body.stream),
         **prompt,
     )
@@ -317,9 +321,8 @@ def _adapters(given: str | list[str | None] | None, prompts: int) -> list[str]:
 
 def _call(body: Body, requests: list[GenerateRequest], *, chat: bool) -> Call:
     options = body.stream_options or StreamOptions()
-    return Call(
-        requests, chat, bool(body.stream), options.include_usage, options.continuous_usage_stats, model=body.model
-    )
+    usage, ids = (options.include_usage, options.continuous_usage_stats), bool(body.return_token_ids)
+    return Call(requests, chat, bool(body.stream), *usage, token_ids=ids, model=body.model)
 
 
 def _check_samples(count: int) -> None:

@@ -36,6 +36,8 @@ class Choice:
         self._parts = 0
         self._message = Deltas()
         self._logprobs = 0
+        #: Ids that were told; None before those of the prompt.
+        self._ids: int | None = None
         #: Where the answer begins: after the prompt, where that is echoed.
         self._start = 0
         self._begun = False
@@ -45,7 +47,8 @@ class Choice:
     def whole(self, sample: Sample) -> dict[str, Any]:
         """The choice of a call without `stream`."""
         said = {"message": message(sample)} if self._call.chat else {"text": self._take_text(sample)}
-        return self._choice(sample, said, self._take_logprobs(sample)) | self._hidden_states(sample)
+        choice = self._choice(sample, said, self._take_logprobs(sample))
+        return choice | self._hidden_states(sample) | self._take_ids(sample)
 
     def states(self, sample: Sample) -> list[dict[str, Any]]:
         """The choice of the chunk that follows all others, where hidden states are wanted."""
@@ -72,11 +75,19 @@ class Choice:
             self.ended = True
             rest = self._take_logprobs(sample) if self._logprobs < len(sample.logprobs) else None
             found.append(self._choice(sample, {"delta": {}} if self._call.chat else {"text": ""}, rest))
+        if found:
+            found[0] |= self._take_ids(sample)
         return found
 
     def _hidden_states(self, sample: Sample) -> dict[str, Any]:
         wanted = self._request.tensors is not None and self._request.tensors.last_hidden_state
         return {"hidden_states": last_state(sample)} if wanted else {}
+
+    def _take_ids(self, sample: Sample) -> dict[str, Any]:
+        """Token ids that are new, as far as they are wanted; the prompt's come once."""
+        before, self._ids = self._ids, len(sample.output_ids)
+        prompt = {"prompt_token_ids": sample.prompt_ids} if self._request.prompt_ids and before is None else {}
+        return prompt | ({"token_ids": sample.output_ids[before or 0 :]} if self._call.token_ids else {})
 
     def _take_contents(self, sample: Sample) -> list[dict[str, Any]]:
         """What is new, as the contents of deltas."""
@@ -155,9 +166,12 @@ class Answer:
 
     def whole(self, samples: list[list[Sample]]) -> bytes:
         """The body of a call without `stream`; samples are grouped by prompt."""
+        # With vLLM the prompt's ids are beside a chat's choices, with SGLang in each.
+        beside = self._call.chat and self._call.requests[0].prompt_ids
+        prompt = {"prompt_token_ids": samples[0][0].prompt_ids} if beside else {}
         choices = [msgspec.Raw(msgspec.json.encode(choice.whole(sample))) for choice, sample in self._pairs(samples)]
         rest = {"choices": choices, "usage": _usage(samples), "metadata": _METADATA}
-        return msgspec.json.encode(self._object("") | rest | self._extension(samples))
+        return msgspec.json.encode(self._object("") | rest | prompt | self._extension(samples))
 
     def chunks(self, samples: list[list[Sample]]) -> bytes:
         """The events for what is new."""

@@ -40,6 +40,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "image": (None, {}),
     "personality": (None,),
     "n": (None, 1),
+    "return_token_ids": (None, False),
+    "return_prompt_token_ids": (None, False),
     "return_hidden_states": (None, False),
     "return_routed_experts": (None, False),
     "routed_experts_start_len": (None,),
@@ -55,8 +57,8 @@ OF_CHATS = {
     "logprobs": f"top_logprobs, or {LOGPROBS} in include",
 }
 UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
-    "summary": (None, "auto"),
-    "generate_summary": (None, "auto"),
+    # Thoughts are told whole, however short or long a summary may be.
+    **dict.fromkeys(("summary", "generate_summary"), (None, "auto", "concise", "detailed")),
     "context": (None, "auto", "all_turns"),
     "mode": (None, "standard"),
 }

@@ -13,7 +13,7 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from nbgen.protocols import openai
-from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
+from nbgen.protocols.chat_messages import Turn, chat_messages, manner, template_options
 from nbgen.protocols.json_body import are_ids, convert, parse_object, refuse_unsupported
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 
@@ -30,6 +30,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
 
 
 def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
@@ -49,7 +50,7 @@ def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
         tools=tools.tools if tools else [],
         add_special_tokens=body.add_special_tokens,
         add_generation_prompt=body.add_generation_prompt,
-        template_options=template_options(body.chat_template_kwargs or {}),
+        template_options=template_options(manner(body.reasoning_effort) | (body.chat_template_kwargs or {})),
     )
     return request, not isinstance(body.prompt, list)
 

@@ -115,8 +115,6 @@ def _is_nothing(value: Any, declared: TensorSpec) -> bool:
 def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
     count = len(value) if _is_list(value) else 1
     shape = _shape(spec.shape(declared), count, declared.name)
-    if declared.datatype in tensors.BINARY_ONLY:
-        raise InvalidRequest(f"input '{declared.name}' is {declared.datatype}, which JSON cannot carry")
     scalars = tensors.flat(value) if _is_list(value) else [_as_number(value, declared)]
     datatype = _wide_enough(scalars, declared)
     with tensors.naming(declared.name):

@@ -36,7 +36,7 @@ from nbgen.server.engine_options import Count, EngineOptions, Seconds
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
 from nbgen.server.idle_unload import IdleUnload
 from nbgen.server.language_model import LanguageModel
-from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict, refuse_foreign
+from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict, apart, refuse_foreign
 from nbgen.server.life_options import LifeOptions
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
@@ -156,7 +156,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
     def launch_instance(cls, argv: list[str] | None = None, **kwargs: Any) -> None:
         arguments = sys.argv[1:] if argv is None else argv
         refuse_foreign(arguments, cls.class_trait_names(config=True))
-        super().launch_instance(argv, **kwargs)  # type: ignore[no-untyped-call]
+        super().launch_instance(apart(arguments), **kwargs)  # type: ignore[no-untyped-call]
 
     @classmethod
     def make_serverapp(cls, **kwargs: Any) -> ServerApp:
@@ -182,11 +182,11 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         """A wrong option ends a server of its own; inside Jupyter it turns nbgen off and nothing else."""
         try:
             yield
-        except (TraitError, SystemExit) as error:
+        except (TraitError, ValueError, SystemExit) as error:  # ValueError: of one that is given twice
             if self.stands_alone:
-                raise
+                raise error if isinstance(error, SystemExit) else TraitError(str(error)) from None
             self._off = True
-            self.log.error("nbgen is off: %s", error if isinstance(error, TraitError) else "an option of it is wrong")
+            self.log.error("nbgen is off: %s", "an option of it is wrong" if isinstance(error, SystemExit) else error)
 
     def initialize_settings(self) -> None:
         config = self.engine_config()

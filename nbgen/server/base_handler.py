@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http.client import responses
 from typing import Any, TypeVar
 
@@ -69,6 +69,7 @@ class NbgenHandler(AuthenticatedHandler):
         self._error_id = ""
         self._unread = False
         self._written: asyncio.Future[None] | None = None
+        self._serving: asyncio.Task[None] | None = None
 
     @property
     def engine(self) -> EngineClient:
@@ -135,6 +136,8 @@ class NbgenHandler(AuthenticatedHandler):
     def on_connection_close(self) -> None:
         super().on_connection_close()
         self.reader.leave()
+        if self._serving is not None:
+            self._serving.cancel()
 
     def on_finish(self) -> None:
         self.reader.close()
@@ -176,6 +179,17 @@ class NbgenHandler(AuthenticatedHandler):
         setattr(self, (self.request.method or "GET").lower(), refuse)
 
     # --- answers
+
+    async def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, and end it when the caller leaves, or has left while the body was read."""
+        self._serving = asyncio.create_task(work)
+        if self.reader.gone:
+            self._serving.cancel()
+        try:
+            await self._serving
+        except asyncio.CancelledError:
+            if not self.reader.gone:
+                raise
 
     async def write_event(self, chunk: bytes) -> None:
         """Send part of an event stream. A reader who has left, or takes nothing for too long, is `gone`."""

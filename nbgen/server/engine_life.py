@@ -264,7 +264,7 @@ class EngineLife:
             return EngineStopped(f"{cause}; it is starting again")
         said = f": {words}" if words else ""
         return EngineStopped(
-            f"{cause} more than {MAX_RESTARTS} times within 10 minutes and stays down{said}. "
+            f"{cause}, the {MAX_RESTARTS + 1}th time within 10 minutes, and stays down{said}. "
             "Load the model again to try once more"
         )
 

@@ -54,7 +54,6 @@ class Service:
 
     def __init__(self, app: NbgenApp) -> None:
         self._app = app
-        self.log = app.log
 
     def _model(self, request: Any) -> ServedModel:
         return self._app.models.serving(request.name, request.version)
@@ -95,19 +94,18 @@ class Service:
     # --- repository
 
     async def RepositoryIndex(self, request: Any) -> Any:
-        _only_repository(request.repository_name)
+        kserve_metadata.check_repository(request.repository_name)
         entries = index(self._app.models, only_ready=request.ready)
         return _filled(service_pb2.RepositoryIndexResponse(), {"models": entries})
 
     async def RepositoryModelLoad(self, request: Any) -> Any:
-        _only_repository(request.repository_name)
-        if request.parameters:
-            raise InvalidRequest("failed to load: models are loaded as they are configured, without parameters")
+        kserve_metadata.check_repository(request.repository_name)
+        kserve_metadata.check_load(request.parameters)
         await asyncio.shield(self._app.models.load(request.model_name))
         return service_pb2.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any) -> Any:
-        _only_repository(request.repository_name)
+        kserve_metadata.check_repository(request.repository_name)
         kserve_metadata.check_unload(
             {name: kserve_grpc.parameter_value(name, value) for name, value in request.parameters.items()}
         )
@@ -166,11 +164,6 @@ def _trace_value(name: str, values: list[str]) -> Any:
     if len(values) > 1:
         raise InvalidRequest(f"Unable to parse '{name[:80]}': expected one value, got {len(values)}")
     return values[0] if values else None
-
-
-def _only_repository(name: str) -> None:
-    if name:
-        raise Unsupported(f"a repository by name is not supported: '{name[:200]}'")
 
 
 def _no_region(kind: str, name: str) -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from nbgen import __version__
 from nbgen.errors import NotFound
-from nbgen.protocols import sglang_answer
 from nbgen.server import (
     adapter_handlers,
     conversations_handlers,
@@ -29,6 +28,7 @@ from nbgen.server import (
 )
 from nbgen.server.base_handler import NbgenHandler
 from nbgen.server.kserve_handler import KserveHandler
+from nbgen.server.sglang_handlers import SglangHandler
 
 PREFIX = "nbgen/"
 
@@ -43,10 +43,8 @@ class PageHandler(NbgenHandler):
     head = get
 
 
-class RootHandler(NbgenHandler):
+class RootHandler(SglangHandler):
     """The root of a server that stands alone: a word that it runs, where SGLang's has one."""
-
-    error_body = staticmethod(sglang_answer.error_body)
 
     async def get(self) -> None:
         words = f"nbgen {__version__} is running; {self.base_url}{PREFIX} lists its routes"
@@ -75,10 +73,8 @@ class KserveNotFoundHandler(NotFoundHandler, KserveHandler):
     """404 in Triton's shape."""
 
 
-class SglangNotFoundHandler(NotFoundHandler):
+class SglangNotFoundHandler(SglangHandler, NotFoundHandler):
     """404 in SGLang's shape, at the root."""
-
-    error_body = staticmethod(sglang_answer.error_body)
 
     def words(self) -> str:
         return "Not Found"

@@ -6,8 +6,7 @@ clients of this protocol read no answer before they have sent everything.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tornado import web
@@ -29,10 +28,6 @@ class KserveHandler(NbgenHandler):
 
     error_body = staticmethod(kserve_answer.error_body)
     limit_words = f"exceeds the maximum allowed input size of {MAX_INPUT_BYTES} bytes. {LIMIT_WORDS}"
-
-    def initialize(self) -> None:
-        super().initialize()
-        self._serving: asyncio.Task[None] | None = None
 
     @property
     def models(self) -> Models:
@@ -58,22 +53,6 @@ class KserveHandler(NbgenHandler):
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
         ours = super().as_ours(status, error)
         return InvalidRequest(ours.message) if isinstance(ours, BodyTooLarge) else ours
-
-    # --- work
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        if self._serving is not None:
-            self._serving.cancel()
-
-    async def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, and end it when the caller leaves."""
-        self._serving = asyncio.create_task(work)
-        try:
-            await self._serving
-        except asyncio.CancelledError:
-            if not self.reader.gone:
-                raise
 
     async def send(self, body: Iterator[bytes], size: int, content_type: str) -> None:
         """Answer with a body of about `size` bytes, made as it is sent where it is large."""

@@ -122,7 +122,7 @@ class LoadHandler(SmallHandler):
     """Puts a model into service, by its configured name and as it is configured."""
 
     async def post(self, name: str) -> None:
-        kserve_metadata.check_load(self.body)
+        kserve_metadata.check_load(kserve_metadata.parse_parameters(self.body))
         await asyncio.shield(self.models.load(name))
         self.finish()
 
@@ -140,7 +140,7 @@ class NamedRepositoryHandler(SmallHandler):
     """There is one repository, without a name."""
 
     async def post(self, repository: str, *_: str) -> None:
-        raise Unsupported(f"a repository by name is not supported: '{repository[:200]}'")
+        kserve_metadata.check_repository(repository)
 
 
 class InferHandler(KserveHandler):

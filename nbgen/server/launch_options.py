@@ -123,6 +123,18 @@ def _generate_options(options: ServerOptions) -> list[str]:
     return [shlex.quote(word) for word, unusual in given.items() if unusual]
 
 
+def apart(arguments: Sequence[str]) -> list[str]:
+    """SGLang's `--lora-paths NAME=FOLDER FOLDER …` as one option for each; who has no name is called as its folder."""
+    found, several = list[str](), False
+    for argument in arguments:
+        if argument.startswith("-"):
+            several = argument == "--lora-paths"
+        elif several:
+            argument = f"--lora-paths={argument if '=' in argument else f'{argument}={argument}'}"
+        found.append(argument)
+    return [argument for argument in found if argument != "--lora-paths"]
+
+
 def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
     """End with words about a command, an option that only SGLang's launcher has, or a trait that NbgenApp has not."""
     if arguments and not arguments[0].startswith("-"):

@@ -18,9 +18,11 @@ from nbgen.server.runs import Run
 
 
 class OpenaiHandler(NbgenHandler):
-    """Errors in OpenAI's shape, and a name for each call that its clients know it by."""
+    """Errors in OpenAI's shape and the caller's words, and a name for each call that its clients know it by."""
 
     error_body = staticmethod(openai_answer.error_body)
+    #: What the caller calls the engine's options.
+    names: Mapping[str, str] = {}
 
     def set_default_headers(self) -> None:
         super().set_default_headers()
@@ -30,19 +32,17 @@ class OpenaiHandler(NbgenHandler):
     def _request_id(self) -> str:
         return f"req_{secrets.token_hex(16)}"
 
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        ours = super().as_ours(status, error)
+        return renamed(ours, self.names) if isinstance(ours, InvalidRequest) else ours
+
 
 class CallHandler(OpenaiHandler, GenerationHandler):
     """A call of either kind. One model is served, so its name counts only where it may be an adapter's."""
 
-    def initialize(self) -> None:
-        super().initialize()
-        self._names: Mapping[str, str] = OF_TEMPLATES
+    names: Mapping[str, str] = OF_TEMPLATES
 
-    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        ours = super().as_ours(status, error)
-        return renamed(ours, self._names) if isinstance(ours, InvalidRequest) else ours
-
-    async def serve(self, call: Call) -> None:
+    async def respond(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
         requests = await self.ready(call)
         self._answer_to = openai_answer.Answer(call, self.model_name(call))
@@ -50,7 +50,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     async def ready(self, call: Call) -> list[GenerateRequest]:
         """The call's requests with their adapters and their media. Raises what is not there or not allowed."""
-        self._names, adapter = call.names, self._adapter(call.model)
+        self.names, adapter = call.names, self._adapter(call.model)
         requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
         return await self.with_media(requests, call.media)
 
@@ -79,7 +79,7 @@ class CompletionsHandler(CallHandler):
     """Text or ids, continued."""
 
     async def post(self) -> None:
-        await self.serve(await self.parsed(openai.parse_completion))
+        await self.respond(await self.parsed(openai.parse_completion))
 
 
 class ChatCompletionsHandler(CallHandler):
@@ -88,7 +88,7 @@ class ChatCompletionsHandler(CallHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        await self.serve(await self.parsed(openai.parse_chat))
+        await self.respond(await self.parsed(openai.parse_chat))
 
 
 class CardsHandler(OpenaiHandler):

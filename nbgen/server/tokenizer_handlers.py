@@ -6,22 +6,18 @@ import uuid
 
 import msgspec
 
-from nbgen.errors import InvalidRequest, NbgenError, renamed
 from nbgen.messages import TokenizeRequest
-from nbgen.protocols import openai_answer, sglang_tokens
+from nbgen.protocols import sglang_tokens
 from nbgen.protocols.openai import OF_TEMPLATES
 from nbgen.server.generation_handler import ModelNeededHandler
+from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 
 
-class TokenizerHandler(ModelNeededHandler):
+class TokenizerHandler(OpenaiHandler, ModelNeededHandler):
     """Errors in OpenAI's shape, as both routes have them in SGLang."""
 
-    error_body = staticmethod(openai_answer.error_body)
-
-    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        ours = super().as_ours(status, error)
-        return renamed(ours, OF_TEMPLATES) if isinstance(ours, InvalidRequest) else ours
+    names = OF_TEMPLATES
 
 
 class TokenizeHandler(TokenizerHandler):

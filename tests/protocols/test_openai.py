@@ -104,10 +104,11 @@ def test_each_prompt_may_have_an_adapter_of_its_own() -> None:
 
 def test_the_models_own_numbers_come_where_they_are_asked_for() -> None:
     assert chat().requests[0].tensors is None
-    assert chat(return_hidden_states=True).requests[0].tensors == TensorOptions(last_hidden_state=True)
+    for asked in (True, "last"):
+        assert chat(return_hidden_states=asked).requests[0].tensors == TensorOptions(last_hidden_state=True)
     assert chat(return_routed_experts=True).requests[0].tensors == TensorOptions(routed_experts=0)
-    asked = chat(return_routed_experts=True, routed_experts_start_len=1)
-    assert asked.requests[0].tensors == TensorOptions(routed_experts=1)
+    later = chat(return_routed_experts=True, routed_experts_start_len=1)
+    assert later.requests[0].tensors == TensorOptions(routed_experts=1)
     with pytest.raises(InvalidRequest, match="at least 0, got -1") as refusal:
         chat(return_routed_experts=True, routed_experts_start_len=-1)
     assert refusal.value.field == "routed_experts_start_len"
@@ -119,7 +120,7 @@ def test_how_a_chat_goes_on_and_what_its_template_is_told() -> None:
     options = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
     (request,) = chat(continue_final_message=True, separate_reasoning=False, **options).requests
     assert (request.continue_final, request.thoughts) == (True, False)
-    assert request.template_options == {"reasoning_effort": "low", "enable_thinking": False}
+    assert request.template_options == {"reasoning_effort": "low", "thinking": True, "enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -212,8 +213,10 @@ def test_a_chats_limit_has_the_name_that_it_came_with(name: str) -> None:
 
 
 def test_templates_are_told_how_to_answer() -> None:
-    (request,) = chat(verbosity="low", reasoning_effort="high").requests
-    assert request.template_options == {"verbosity": "low", "reasoning_effort": "high"}
+    for effort, thinks in (("none", False), ("high", True)):
+        told = chat(verbosity="low", reasoning_effort=effort).requests[0].template_options
+        assert told == {"verbosity": "low", "reasoning_effort": effort, "thinking": thinks, "enable_thinking": thinks}
+    assert chat(verbosity="low").requests[0].template_options == {"verbosity": "low"}
     assert chat().requests[0].template_options == {}
 
 

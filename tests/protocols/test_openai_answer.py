@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from nbgen.engine_config import EngineConfig
@@ -65,6 +66,24 @@ def test_a_choice_without_output_says_nothing() -> None:
     assert {choice["index"] for choice in choices(answer, [samples])} == {0}
     samples[1].add(LAST)
     assert [choice["delta"].get("role") for choice in choices(answer, [samples])] == ["assistant", None, None]
+
+
+def test_token_ids_come_as_their_tokens_do_and_the_prompts_once() -> None:
+    first, last = (msgspec.structs.replace(output, logprobs=[]) for output in (first_output(), LAST))
+    for parse, asked in ((parse_completion, {"prompt": "a"}), (parse_chat, HELLO)):
+        call = parse(json.dumps(asked | {"stream": True, "return_token_ids": True}).encode())
+        answer, growing, found = Answer(call, "m"), Sample(), []
+        for output in (msgspec.structs.replace(first, prompt_ids=[1, 2]), last):
+            growing.add(output)
+            found += choices(answer, [[growing]])
+        assert [choice["prompt_token_ids"] for choice in found if "prompt_token_ids" in choice] == [[1, 2]]
+        assert [choice["token_ids"] for choice in found if choice.get("token_ids")] == [[9], [8]]
+        told = json.loads(Answer(call, "m").whole([[growing]]))
+        assert told["choices"][0].items() >= {"prompt_token_ids": [1, 2], "token_ids": [9, 8]}.items()
+        assert told.get("prompt_token_ids") == ([1, 2] if call.chat else None), "where vLLM has it"
+    alone = whole(growing, return_prompt_token_ids=True)["choices"][0]
+    assert (alone["prompt_token_ids"], "token_ids" in alone) == ([1, 2], False)
+    assert not {"prompt_token_ids", "token_ids"}.intersection(whole(growing)["choices"][0])
 
 
 STOP = FinishReason(type="stop", matched=7)

@@ -13,7 +13,8 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from nbgen.protocols import openai
 from nbgen.protocols import responses_body as ours
 
-#: Labels for the caller's own books, and advice to OpenAI's caches. Prefixes are cached here whatever they say.
+#: Labels for the caller's own books, and advice to OpenAI's caches and queues. Prefixes are cached here whatever they
+#: say, and all requests are of the tier "default".
 HINTS = {
     "user",
     "metadata",
@@ -21,6 +22,7 @@ HINTS = {
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
+    "service_tier",
 }
 OPENAI = {*openai.SAMPLING, *openai.UNSUPPORTED, *HINTS}
 RESPONSES = {*ours.Body.__struct_fields__, *ours.UNSUPPORTED, *OPENAI, "stream_options"}

@@ -58,10 +58,11 @@ def test_what_the_model_reads() -> None:
 
 
 def test_the_options_are_a_chats() -> None:
-    asked = response(max_output_tokens=7, temperature=0.5, reasoning={"effort": "low"}, text={"verbosity": "high"})
+    asked = response(max_output_tokens=7, temperature=0.5, reasoning={"effort": "none"}, text={"verbosity": "high"})
     (request,) = asked.call.requests
     assert (request.params.max_new_tokens, request.params.temperature) == (7, 0.5)
-    assert request.template_options == {"reasoning_effort": "low", "verbosity": "high"}
+    thoughts = {"reasoning_effort": "none", "thinking": False, "enable_thinking": False}
+    assert request.template_options == thoughts | {"verbosity": "high"}
     assert (request.logprobs, asked.body.kept, asked.body.background) == (None, True, None)
     assert not request.drop_oldest
     assert response(truncation="auto").call.requests[0].drop_oldest
@@ -128,12 +129,11 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"input": [{"id": "x", "content": "y"}]}, "input", "has the type None"),
         ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
         ({"max_tool_calls": 0}, "max_tool_calls", "max_tool_calls"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
+        ({"reasoning": {"summary": "short"}}, "reasoning.summary", 'leave it out, or give "auto"'),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
         ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
         ({"tools": [TOOLS[0], {"type": "web_search"}]}, "tools[1].type", "'web_search' is not supported: there"),
         ({"truncation": "middle"}, "truncation", "'middle'"),
-        ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
         ({"messages": [{"role": "user", "content": "x"}]}, "messages", "here it is input"),
         ({"max_completion_tokens": 5}, "max_completion_tokens", "here it is max_output_tokens"),
         ({"max_tokens": 5}, "max_tokens", "here it is max_output_tokens"),

@@ -29,6 +29,8 @@ def test_one_text_several_and_a_chat() -> None:
     assert request.messages == [ChatMessage(role="user", content="hi")]
     assert (request.add_generation_prompt, request.template_options) == (False, {"enable_thinking": False})
     assert single
+    request, _ = tokenize(messages=[{"role": "user", "content": "hi"}], reasoning_effort="none")
+    assert request.template_options == {"reasoning_effort": "none", "thinking": False, "enable_thinking": False}
 
 
 def test_tools_may_be_hidden() -> None:

@@ -92,9 +92,11 @@ def test_it_starts_with_every_flag(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_where_it_listens_and_what_opens_it_may_be_said_as_to_sglang(tmp_path: Path) -> None:
-    result = run("-m", "nbgen", "--host=::1", "--api-key=secret", "--show-config-json", folder=tmp_path)
+def test_where_it_listens_what_opens_it_and_its_adapters_may_be_said_as_to_sglang(tmp_path: Path) -> None:
+    adapters = ("--lora-paths", "a=/x", "/y/z")
+    result = run("-m", "nbgen", "--host=::1", *adapters, "--api-key=secret", "--show-config-json", folder=tmp_path)
     said = json.loads(result.stdout)
+    assert said["NbgenApp"]["adapters"] == ["a=/x", "/y/z=/y/z"]
     assert said["StandaloneServerApp"]["ip"] == "::1"
     assert said["IdentityProvider"]["token"] == "secret"
 
@@ -135,6 +137,13 @@ def test_without_a_token_it_listens_on_loopback_only(tmp_path: Path, ip: str) ->
     result = run("-m", "nbgen", "--allow-root", "--IdentityProvider.token=", f"--ServerApp.ip={ip}", folder=tmp_path)
     assert result.returncode == 1
     assert "loopback only" in result.stderr
+
+
+def test_an_option_that_is_given_twice_is_refused_in_a_line(tmp_path: Path) -> None:
+    result = run("-m", "nbgen", "--allow-root", "--device=cpu", "--device=auto", folder=tmp_path)
+    assert result.returncode == 1
+    assert "device only accepts one value, got 2" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Path) -> None:

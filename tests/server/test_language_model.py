@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from nbgen.server.engine_life import State
 from nbgen.server.language_model import STATES
 from tests.server.conftest import BUSY, Server, events, wait_for
-from tests.server.triton import WithToken, client, counts, flag, tensor, text
+from tests.server.triton import WithToken, client, counts, flag, pending, tensor, text
 
 PROMPT = list(b"Once upon a time there was a fox")
 MODEL = "long-llama"
@@ -206,3 +206,14 @@ def test_whoever_leaves_is_counted_as_a_failure_and_ends_their_request(server: S
         lambda: counts(server, MODEL)["inference_stats"]["fail"]["count"] == before["fail"]["count"] + 2, "two fails"
     )
     assert counts(server, MODEL)["inference_stats"]["success"] == before["success"]
+
+
+def test_who_leaves_while_a_large_body_is_read_is_not_answered(server: Server) -> None:
+    path, body = f"v2/models/{MODEL}/generate", {"text_input": "a", "ignore_eos": True, "pad": "x" * 2**24}
+    before = counts(server, MODEL)["inference_stats"]
+    with server.asking(path, body | {"max_tokens": 15_000}):
+        pass
+    assert server.http.post(path, json=body | {"max_tokens": 1}).status_code == 200, "which is read after that"
+    assert pending(server, MODEL) == 0
+    after = counts(server, MODEL)["inference_stats"]
+    assert after["success"]["count"] == before["success"]["count"] + 1

@@ -92,12 +92,13 @@ def test_a_form_is_kept(client: openai.OpenAI) -> None:
 
 def test_the_clients_own_stream_reads_it(client: openai.OpenAI) -> None:
     asked = {"model": "any", "input": "hello", "max_output_tokens": 300, "store": False, "background": False}
+    asked["reasoning"] = {"effort": "low", "summary": "detailed"}
     labels = {
         "user": "u",
         "safety_identifier": "s",
         "prompt_cache_key": "k",
         "max_tool_calls": 3,
-        "service_tier": "auto",
+        "service_tier": "priority",
     }
     with client.responses.stream(**asked, **labels, text_format=Forecast, extra_body=TOGETHER) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
