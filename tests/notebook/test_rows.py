@@ -117,6 +117,19 @@ def test_what_is_to_be_written_works() -> None:
     assert prepared([{"a": 1}], '{{value["a"]}}').results[0].prompt == "1"
 
 
+def test_a_level_of_the_index_has_a_name_as_columns_have() -> None:
+    frame = pd.DataFrame(
+        {"name": ["Anna"], "tags": [["x"]]}, index=pd.MultiIndex.from_tuples([(1, 2)], names=["id", 0])
+    )
+    assert prepared(frame, "{{id}} {{name}} {{row.name}}").results[0].prompt == "1 Anna Anna"
+    assert prepared(frame.drop(columns="name"), lambda row: f"{row.name[1]}").results[0].prompt == "2"
+    assert prepared(frame.rename(columns={"name": "id"}), "{{id}}").results[0].prompt == "Anna"
+    odd = frame[["tags"]].rename(columns={"tags": "name"})
+    assert prepared(odd, "{{name}} {{row.name}} {{row['name']}}").errors == {0: "row.name is missing"}
+    with pytest.raises(InvalidRequest, match="There are row and the columns name, tags, id"):
+        prepared(frame, "{{age}}")
+
+
 def test_columns_that_cannot_be_told_apart_are_refused() -> None:
     for columns in (["a", "b", "a"], ["1", 1]):
         with pytest.raises(InvalidRequest, match=f"two columns are called '{columns[0]}': rename one"):
