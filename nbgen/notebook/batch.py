@@ -138,7 +138,7 @@ class Batch:
     async def _answer(self, result: Result) -> None:
         for tries in range(1, TRIES + 1):
             try:
-                await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
+                await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read_at_once()
                 return
             except NbgenError as error:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.

@@ -43,6 +43,8 @@ class Job:
         try:
             tick()
             whole = self._batch.run(self._rows(), self._ended, tick, over)
+            self._next_line = 0.0
+            tick()  # what a file has of the line last
         finally:
             if line is not None:
                 line.clear()

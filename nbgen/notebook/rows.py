@@ -114,7 +114,7 @@ class Rows:
         thoughts = any(result.reasoning for result in self.results)
         rows = [self._row(number, result, thoughts) for number, result in enumerate(self.results)]
         text, *numbers = Result().row()
-        last = [text, *(["reasoning"] if thoughts else []), *numbers, "error"]
+        last = [text, *(["reasoning"] if thoughts else []), *numbers]
         fields = dict.fromkeys(name for row in rows for name in row if name not in last)
         if not fields and self._schema is not None:
             fields = _apart(_declared(self._schema), last)

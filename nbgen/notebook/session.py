@@ -7,6 +7,7 @@ Each helper is there once: a stream is read by `for`, by `async for` or by `awai
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -252,6 +253,9 @@ def serve(
         if (folder := place(model)) is not None:
             model_hub.check(folder)
         return _choose(STARTING, lambda waiting: PrivateServer(folder, waiting, options))
+    if "torch" not in sys.modules:
+        words = f"model is a name to load, or a causal language model of transformers, got {type(model).__name__}"
+        raise InvalidRequest(words, field="model")
     from nbgen.live import LiveModel, LiveServer  # imports torch, as the model already has
 
     live = LiveModel(model, tokenizer)

@@ -54,6 +54,7 @@ def _refusing(helper: F, known: Sequence[str]) -> F:
 
     @functools.wraps(helper)
     def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         for name in options:
             if name not in known and name != EXPLAINED:
                 elsewhere = InvalidRequest(f"there is no option {name!r} here; nbgen.generate has it", field=name)

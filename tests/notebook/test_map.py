@@ -153,6 +153,9 @@ def test_the_line_of_progress_is_gone_when_all_is_done(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {**OPTIONS, "progress": True}
+    nbgen.map(["a", "b"], **options)
+    first, last = capsys.readouterr().err.splitlines()
+    assert (first, last[:11], last[-4:]) == ("0 of 2 rows · 0 tokens/s · 0%", "2 of 2 rows", "100%")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     nbgen.map(["a", "b"], **options)
     *lines, last, empty = capsys.readouterr().err.split("\r")
