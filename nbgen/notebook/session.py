@@ -94,10 +94,11 @@ def generate(
     arrays `[height, width, 3]` of bytes or fractions of 1, figures, `(samples, rate)`, data URLs; a video is a list of
     images too, an array `[time, height, width, 3]`, or a pair of these and their number in a second.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
-    of that type. `tools` are functions that the model may want called: they are described by their signatures and
-    docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is
-    not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Without
-    `max_new_tokens` an answer may be as long as the context holds; what `complete=True` continues, 128 tokens long.
+    of that type. `tools` are functions that the model may want called: they are described by their signatures, with
+    words as in `city: Annotated[str, "where"]`, and docstrings, called here, and the model is told what they return,
+    until it answers. A tool given as OpenAI's JSON is not called: the Result's `tool_calls` say what the model wants.
+    `adapter` names a loaded LoRA adapter. Without `max_new_tokens` an answer may be as long as the context holds; what
+    `complete=True` continues, 128 tokens long.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
     """
