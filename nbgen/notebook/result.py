@@ -112,12 +112,10 @@ class Result(Turns):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(str, name):
-                raise shortened(AttributeError(f"a Result has no {name}, its text has: .text.{name}", obj=None))
-            try:
-                return self.__getattribute__(name)  # raises what a property has raised, or Python's own words
-            except AttributeError as error:
-                raise shortened(error) from None
+            if hasattr(Result, name):
+                return self.__getattribute__(name)  # raises what a property has raised
+            meant = f"; its text has: .text.{name}" if hasattr(str, name) else ""
+            raise shortened(AttributeError(f"'Result' object has no attribute {name!r}{meant}"))
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else self.text[:59] + "…"

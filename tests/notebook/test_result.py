@@ -33,7 +33,7 @@ def test_the_text_is_the_result() -> None:
 
 
 def test_a_method_of_texts_is_one_of_its_text() -> None:
-    with pytest.raises(AttributeError, match=r"^a Result has no upper, its text has: \.text\.upper$"):
+    with pytest.raises(AttributeError, match=r"^'Result' .* no attribute 'upper'; its text has: \.text\.upper$"):
         full().upper()
     with pytest.raises(AttributeError, match=r"^'Result' object has no attribute 'content'$"):
         full().content  # noqa: B018
@@ -43,8 +43,9 @@ def test_a_method_of_texts_is_one_of_its_text() -> None:
 
     schema = Schema(int)
     schema.parse = odd  # type: ignore[method-assign]
-    with pytest.raises(AttributeError, match="own class"):
+    with pytest.raises(AttributeError, match="own class") as raised:
         Result(text="1", finish_reason="stop", schema=schema).value  # noqa: B018
+    assert raised.traceback[-1].name == "odd"
 
 
 def test_a_result_can_be_taken_along() -> None:

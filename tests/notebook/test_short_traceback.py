@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -37,6 +38,7 @@ import nbgen
         ("nbgen.chat(system=5)", "system is a text, got int"),
         ("nbgen.generate('x', system=b'be short')", "system is a text, got bytes"),
         ("nbgen.generate('x', max_new_tokens=1).value", "asked for without a schema"),
+        ("nbgen.generate('x', max_new_tokens=1).upper()", "its text has: .text.upper"),
         ("nbgen.monitor(interval_ms=5)", "interval_ms"),
         ("nbgen.register(5, None, inputs={}, outputs={})", "a model's name is made of"),
         ("nbgen.infer(None, {})", "model is the name of one that the server has, got NoneType"),
@@ -59,6 +61,13 @@ def test_a_name_that_was_meant_is_said_once_where_python_looks_for_one_too(capfd
         nbgen.genrate  # type: ignore[attr-defined]  # noqa: B018
     sys.__excepthook__(raised.type, raised.value, raised.tb)
     assert capfd.readouterr().err.endswith("no attribute 'genrate'; did you mean 'generate'?\n")
+
+
+@pytest.mark.parametrize("options", [{"temprature": 1}, {"system": 5}])
+def test_so_it_is_in_a_test_of_the_persons_own(options: dict[str, int]) -> None:
+    with pytest.raises(nbgen.errors.InvalidRequest) as raised:
+        nbgen.generate("x", **options)  # type: ignore[arg-type]
+    assert [entry.path for entry in raised.traceback.filter(raised)] == [Path(__file__)]
 
 
 @pytest.mark.parametrize(
