@@ -99,6 +99,7 @@ class TextStream:
         return _Loop(self)
 
     async def __anext__(self) -> str:
+        __tracebackhide__ = True  # from IPython and pytest, where another error has this one for its cause
         async with self._turn:
             if self._open and self._task is None:
                 self._task = EventTask(self._awaited())
@@ -112,6 +113,7 @@ class TextStream:
 
     async def read(self) -> Result:
         """As to await it, as a coroutine, which tasks want. Raises what ended it, another time as well."""
+        __tracebackhide__ = True
         if not self._open:
             return await self.read_at_once()
         async with _places():
@@ -119,6 +121,7 @@ class TextStream:
 
     async def read_at_once(self) -> Result:
         """The same, however many others are awaited."""
+        __tracebackhide__ = True
         async with self._turn:
             if self._task is not None:
                 await self._rest(self._task)
@@ -132,6 +135,7 @@ class TextStream:
         return self.result
 
     async def _rest(self, events: AsyncIterator[Event]) -> None:
+        __tracebackhide__ = True
         while await self._text(events):
             pass
 
