@@ -120,10 +120,11 @@ class Batch:
                     self._check(result)
                     self.results[number] = result
                     self.tokens += result.usage.get("completion_tokens", 0)
-                except Conflict:
-                    raise  # it is none of the row's
+                except Conflict:  # which is none of the row's
+                    result.clear()
+                    raise
                 except Exception as error:  # Whatever is wrong with a row, the others are answered.
-                    self.errors[number] = in_words(error)
+                    result.error = self.errors[number] = in_words(error)
                 ended(number)
                 self._room.give_back(_size(result))
                 result.let_go()
@@ -132,7 +133,6 @@ class Batch:
     def _check(self, result: Result) -> None:
         """Raise Conflict for the answer of another model; a server may not say which one that is."""
         if result.identity and not self.is_of(result.identity):
-            result.clear()
             raise Conflict("another model answers now than answered first")
 
     async def _answer(self, result: Result) -> None:

@@ -125,7 +125,7 @@ def test_a_level_of_the_index_has_a_name_as_columns_have() -> None:
     assert prepared(frame.drop(columns="name"), lambda row: f"{row.name[1]}").results[0].prompt == "2"
     assert prepared(frame.rename(columns={"name": "id"}), "{{id}}").results[0].prompt == "Anna"
     odd = frame[["tags"]].rename(columns={"tags": "name"})
-    assert prepared(odd, "{{name}} {{row.name}} {{row['name']}}").errors == {0: "row.name is missing"}
+    assert prepared(odd, "{{name}} {{row.name}} {{row['name']}}").results[0].error == "row.name is missing"
     with pytest.raises(InvalidRequest, match="There are row and the columns name, tags, id"):
         prepared(frame, "{{age}}")
 
@@ -169,7 +169,7 @@ def test_media_come_from_a_column_or_a_function_and_may_be_missing() -> None:
         rows = Rows(frame, "what?", None, {"images": column})
         rows.prepare(complete=False, system=None, options={})
         written(rows)
-        assert rows.errors == {}
+        assert not any(result.error for result in rows.results)
         contents = [result.messages[-1]["content"] for result in rows.results if result.messages]
         assert [as_text(content) for content in contents] == ["[image]\nwhat?", "what?", "what?"]
 
@@ -178,7 +178,7 @@ def test_the_table_has_a_row_an_index_label_and_types_for_counts() -> None:
     rows = prepared(pd.Series(["a", None, "c", "d"], index=list("wxyz")))
     ended(rows, 0, "", prompt_tokens=3, completion_tokens=0, cached_tokens=1)
     ended(rows, 3, "half", "abort", completion_tokens=1)
-    rows.errors[2] = "no"
+    rows.results[2].error = "no"
     table = rows.to_df()
     assert list(table) == [
         "text",
