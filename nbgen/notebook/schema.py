@@ -129,9 +129,9 @@ def _adapted(kind: Any) -> Any:
 
 
 def _is_for_pydantic(kind: Any, seen: set[Any]) -> bool:
-    """Whether a type has something in it that is said to pydantic, as by `Annotated[int, Field(ge=0)]`."""
+    """Whether a type is pydantic's, or has something in it that is said to pydantic: `Annotated[int, Field(ge=0)]`."""
     said = {type(each).__module__.partition(".")[0] for each in getattr(kind, "__metadata__", ())}
-    if not said.isdisjoint(("pydantic", "annotated_types")):
+    if hasattr(kind, "__pydantic_core_schema__") or not said.isdisjoint(("pydantic", "annotated_types")):
         return True
     of = get_origin(kind) or kind
     inner = [*get_args(kind)]

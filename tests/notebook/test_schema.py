@@ -205,12 +205,22 @@ class Rated:
     others: "list[Rated]" = field(default_factory=list)
 
 
+@pydantic.dataclasses.dataclass
+class Checked:
+    name: str
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def check(cls, name: str) -> str:
+        raise ValueError("no name")
+
+
 class Ratings(TypedDict):
     best: Rated
     text: Annotated[str, annotated_types.MaxLen(9)]
 
 
-def test_limits_that_only_pydantic_reads_hold_wherever_they_stand() -> None:
+def test_what_is_said_to_pydantic_holds_wherever_it_stands() -> None:
     for kind in (Rated, list[Rated], Rated | None, Annotated[Rated, "best"]):
         schema = Schema(kind)
         assert '"minimum": 1' in schema.json.replace("1.0", "1")
@@ -219,6 +229,9 @@ def test_limits_that_only_pydantic_reads_hold_wherever_they_stand() -> None:
         with pytest.raises(InvalidAnswer, match="less than or equal to 5"):
             schema.parse(text)
     assert Schema(Rated).parse('{"stars": 2, "others": [{"stars": 3}]}') == Rated(2, [Rated(3)])
+    for kind, text in ((Checked, '{"name": "x"}'), (list[Checked], '[{"name": "x"}]')):
+        with pytest.raises(InvalidAnswer, match="Value error, no name"):
+            Schema(kind).parse(text)
     if sys.version_info >= (3, 12):  # before, pydantic takes no TypedDict of typing's
         assert fields(Ratings)["properties"]["text"]["maxLength"] == 9
     with pytest.raises(InvalidRequest, match="limits or words of pydantic's beside a type that pydantic does not know"):
