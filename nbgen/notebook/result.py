@@ -104,7 +104,7 @@ class Result(Turns):
         """Also to a text that is its own."""
         if isinstance(other, str):
             return self.text == other
-        return isinstance(other, Result) and vars(self) == vars(other)
+        return isinstance(other, Result) and self.to_dict() == other.to_dict()
 
     def __contains__(self, part: str) -> bool:
         return part in self.text
