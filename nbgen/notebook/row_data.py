@@ -65,7 +65,8 @@ class RowData:
         named = dict(zip(map(str, self.columns), values, strict=True))
         levels = zip(self.index.names, label if self.index.nlevels > 1 else [label], strict=True)
         named |= {level: value for level, value in levels if isinstance(level, str) and level not in named}
-        name = named.get("name", label)  # pandas has `row.name` for the label, people write it for the column
+        # pandas has `row.name` for the label, people write it for the column; a label that only counts says nothing
+        name = named.get("name", None if isinstance(self.index, pandas.RangeIndex) else label)
         name = name if pandas.api.types.is_hashable(name) else None
         return {**named, "row": pandas.Series(list(values), index=self.columns, dtype=object, name=name)}
 

@@ -126,6 +126,7 @@ def test_a_level_of_the_index_has_a_name_as_columns_have() -> None:
     assert prepared(frame.rename(columns={"name": "id"}), "{{id}}").results[0].prompt == "Anna"
     odd = frame[["tags"]].rename(columns={"tags": "name"})
     assert prepared(odd, "{{name}} {{row.name}} {{row['name']}}").results[0].error == "row.name is missing"
+    assert prepared(frame.reset_index(drop=True)[["tags"]], "{{row}}").results[0].prompt.startswith("| index | 0 |")
     with pytest.raises(InvalidRequest, match="There are row and the columns name, tags, id"):
         prepared(frame, "{{age}}")
 
