@@ -198,6 +198,7 @@ class TokenizeRequest(Struct, frozen=True):
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    continue_final: bool = False
     template_options: dict[str, bool | int | float | str] = {}
     tools: list[dict[str, Any]] = []
 

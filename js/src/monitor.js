@@ -113,7 +113,8 @@ class Monitor {
 function facts(model) {
   if (!model) return "";
   const size = model.parameters ? `${(model.parameters / 1e6).toLocaleString(undefined, { maximumFractionDigits: 1 })} M parameters` : "";
-  const place = model.device ? `${model.dtype} on ${model.device}` : "";
+  const own = (model.layers_in ?? "transformers") !== "transformers" && `in ${model.layers_in}`;
+  const place = model.device ? [model.quantization, model.dtype, "on", model.device, own].filter(Boolean).join(" ") : "";
   const context = model.context_length ? `context ${model.context_length}` : "";
   return [model.model_type, size, place, context].filter(Boolean).join(" · ");
 }

@@ -43,6 +43,11 @@ test("a model that was unloaded because nobody asked it anything says so", async
   assert.match(el.textContent, /stopped after 12 s without a request; the next one loads it/);
   model["msg:custom"]({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: null } });
   assert.doesNotMatch(el.textContent, /without a request/);
+  const loaded = { model_type: "llama", dtype: "bfloat16", device: "cpu", context_length: 9 };
+  const shown = (more) => (model["msg:custom"]({ type: "model", model: { state: "ready", name: "m", model: { ...loaded, ...more } } }), el.textContent);
+  assert.match(shown({}), /llama · bfloat16 on cpu · context 9/);
+  assert.match(shown({ layers_in: "transformers" }), /on cpu · context 9/);
+  assert.match(shown({ layers_in: "C++", quantization: "int8" }), /llama · int8 bfloat16 on cpu in C\+\+ · context 9/);
   leave();
 });
 

@@ -131,9 +131,8 @@ class Admission:
             special = request.add_special_tokens
             found = [self._tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
             return TokenizerAnswer(rid=request.rid, token_ids=found)
-        ids = self._chat(
-            request.messages, request.tools, request.template_options, request.add_generation_prompt, False
-        )
+        opens, continues = request.add_generation_prompt, request.continue_final
+        ids = self._chat(request.messages, request.tools, request.template_options, opens, continues)
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
     def _common(self, request: GenerateRequest, params: SamplingParams, prompt: list[int]) -> Common:

@@ -120,10 +120,11 @@ class Batch:
                     self._check(result)
                     self.results[number] = result
                     self.tokens += result.usage.get("completion_tokens", 0)
-                except Conflict:
-                    raise  # it is none of the row's
+                except Conflict:  # which is none of the row's
+                    result.clear()
+                    raise
                 except Exception as error:  # Whatever is wrong with a row, the others are answered.
-                    self.errors[number] = in_words(error)
+                    result.error = self.errors[number] = in_words(error)
                 ended(number)
                 self._room.give_back(_size(result))
                 result.let_go()
@@ -132,13 +133,12 @@ class Batch:
     def _check(self, result: Result) -> None:
         """Raise Conflict for the answer of another model; a server may not say which one that is."""
         if result.identity and not self.is_of(result.identity):
-            result.clear()
             raise Conflict("another model answers now than answered first")
 
     async def _answer(self, result: Result) -> None:
         for tries in range(1, TRIES + 1):
             try:
-                await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
+                await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read_at_once()
                 return
             except NbgenError as error:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.

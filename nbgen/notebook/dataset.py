@@ -6,6 +6,7 @@ What a row asks is the rows' own, how prompts reach the server the batch's.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -51,17 +52,19 @@ def map(
     """Ask the same of every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
     `prompt` is a template, `{{value}}` for an item of a list or a Series, `{{column}}` or `{{row["a column"]}}` for a
-    DataFrame, or a function of the item or row. A template has something of the row in it, unless an image or the like
-    goes with it: `images`, `audio` and `videos` are columns with each row's image or images, sound or sounds, video or
-    videos, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its fields
-    become columns. Further columns: text, reasoning (where the model told thoughts apart), finish_reason,
-    prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the
-    others alone; how many did is said at the end. With a `sampling_seed` rows that ask the same have the same answer.
+    DataFrame, where a level of the index that has a name is one as well, or a function of the item or row. A template
+    has something of the row in it, unless an image or the like goes with it: `images`, `audio` and `videos` are columns
+    with each row's image or images, sound or sounds, video or videos, as `nbgen.generate` takes them ("value" of a list
+    or a Series), or functions. With a `schema` its fields become columns. Further columns: text, reasoning (where the
+    model told thoughts apart), finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row
+    that fails says why in `error` and leaves the others alone; how many did is said at the end. With a `sampling_seed`
+    rows that ask the same have the same answer.
     Ctrl-C stops all and returns what is done. That is no error: cells that wait for their turn, as in "Run All", then
-    run with a table that is not whole. `resume=` takes such a DataFrame, and `cache=` the name of a file, to do only
-    the rest the next time. All that are asked are of one model: where it is unloaded or another one takes its place,
-    that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by its files and
-    how they are read (of servers of other kinds by its name alone), and takes none of one that is being trained.
+    run with a table that is not whole. `resume=` takes such a DataFrame, and `cache=` the name of a file, made with its
+    folders, to do only the rest the next time. All that are asked are of one model: where it is unloaded or another one
+    takes its place, that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by
+    its files and how they are read (of servers of other kinds by its name alone), and takes none of one that is being
+    trained.
     `concurrency` requests are in flight at once, and a few more rows are read ahead. Options are those of
     `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and where the first row
     shows the prompt to be wrong for all.
@@ -103,7 +106,7 @@ def _count(concurrency: Any) -> int:
 def _file(cache: Any) -> Path:
     if not isinstance(cache, str | PathLike):
         raise InvalidRequest(f"cache is the name of a file, got {cache!r:.80}", field="cache")
-    return Path(cache)
+    return Path(os.path.expanduser(cache))  # Path's own raises for some names
 
 
 def _identity(model: Mapping[str, Any], adapter: str) -> str:

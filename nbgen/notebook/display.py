@@ -10,14 +10,16 @@ import os
 import re
 import sys
 import time
-import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbgen.notebook.partial_json import parse_partial
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_text import text_bundle, visible
 from nbgen.notebook.table import html_table
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 UPDATE_SECONDS = 0.1
 #: Programs in Python number their messages; pages have a random id for each.
@@ -66,31 +68,44 @@ def captured() -> bool:
     return bool(asked) and any(getattr(each, "msg_id", "") == asked for each in list(widgets.values()))
 
 
-def held(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> tuple[dict[str, Any], ...]:
+def _held(bundle: dict[str, Any], metadata: dict[str, Any] | None) -> tuple[dict[str, Any], ...]:
     """The `outputs` of an Output widget that shows this."""
     return ({"output_type": "display_data", "data": bundle, "metadata": metadata or {}},)
 
 
 class Output:
-    """One output of the cell that runs, shown once and replaced after that."""
+    """One output of the cell that runs, shown once and replaced after that; `add` shows it another time."""
 
     def __init__(self) -> None:
-        self._id = uuid.uuid4().hex
+        self._handle: DisplayHandle | None = None
         #: Where a widget takes what is shown: one of our own in it, which can be changed.
         self._inner: Any = None
-        self.shown = False
+
+    @property
+    def shown(self) -> bool:
+        return self._handle is not None or self._inner is not None
 
     def show(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-        from IPython.display import display
-
-        if not self.shown and captured():
-            self._inner = sys.modules["ipywidgets"].Output()
-            display(self._inner)
+        """In place of what was shown, wherever that was."""
+        if not self.shown:
+            self.add(bundle, metadata)
+            return
+        if self._handle is not None:
+            self._handle.update(bundle, raw=True, metadata=metadata)
         if self._inner is not None:
-            self._inner.outputs = held(bundle, metadata)
-        else:
-            display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self.shown)
-        self.shown = True
+            self._inner.outputs = _held(bundle, metadata)
+
+    def add(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+        """One more output of the cell that runs, which changes together with those of before."""
+        from IPython.display import DisplayHandle, display
+
+        if captured():
+            self._inner = self._inner or sys.modules["ipywidgets"].Output()
+            self._inner.outputs = _held(bundle, metadata)
+            display(self._inner)
+            return
+        self._handle = self._handle or DisplayHandle()
+        self._handle.display(bundle, raw=True, metadata=metadata)
 
 
 class Answer:

@@ -27,7 +27,7 @@ class Job:
         self._kept = kept
         self._keys: dict[int, str] = {}
         #: Rows that need not be asked, as there are answers.
-        self._known = len(work.results) - sum(1 for _ in work.open()) - len(work.errors)
+        self._known = sum(result.finish_reason in DONE for result in work.results)
         self._next_line = 0.0
 
     def run(self, progress: bool, over: Callable[[], None]) -> None:
@@ -43,19 +43,19 @@ class Job:
         try:
             tick()
             whole = self._batch.run(self._rows(), self._ended, tick, over)
+            self._next_line = 0.0
+            tick()  # what a file has of the line last
         finally:
             if line is not None:
                 line.clear()
-        self._work.errors |= self._batch.errors
         self._tell(whole)
 
     def progress(self, seconds: float) -> tuple[str, float]:
         """How far the rows are after so many seconds, in words and as a fraction."""
         batch, total = self._batch, len(self._work.results)
-        asked, failed = len(batch.results) + len(batch.errors), len(self._work.errors)
-        done = self._known + failed + asked
+        asked, failed = len(batch.results) + len(batch.errors), sum(bool(each.error) for each in self._work.results)
+        done = self._known + len(batch.results) + failed
         left = timedelta(seconds=round(seconds * (total - done) / asked)) if asked else None
-        failed += len(batch.errors)
         parts = [
             f"{done} of {total} rows",
             f"{failed} failed" if failed else None,
@@ -98,7 +98,8 @@ class Job:
         if self._kept is not None and self._kept.failure is not None:
             print(f"The cache takes no more rows, which only this result has: {self._kept.failure}")
         if not whole:
-            left, change = dict(self._work.open()), self._batch.change
+            left, change = [result for _, result in self._work.open()], self._batch.change
             rows = f"{len(left)} of {len(self._work.results)} rows to do{f', as {change}' if change else ''}"
             print(f"Stopped with {rows}: pass this result as resume= to do the rest.")
-            self._work.errors |= dict.fromkeys(left, change) if change else {}
+            for result in left:
+                result.error = change or None

@@ -71,6 +71,9 @@ class Panel(ServerWidget):
         self._transcript.show()
         self._write_down()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self.title} cannot be pickled, which belongs to this kernel: keep what was written in it")
+
     @property
     def _elsewhere(self) -> str:
         return f"{self.title} needs a notebook. {self.instead}"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.media import Part, text_of, with_media
-from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.short_traceback import short_traceback, shortened
 from nbgen.notebook.shown_media import media_html, media_markdown
-from nbgen.notebook.shown_text import counted, text_bundle
+from nbgen.notebook.shown_text import as_typed, counted, text_bundle, visible
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns, calls_of, openai_call, spoken
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
@@ -38,6 +38,8 @@ class Result(Turns):
     reasoning: str = ""
     tool_calls: list[dict[str, str]] = field(default_factory=list)
     finish_reason: str | None = None
+    #: What went wrong, in words.
+    error: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
     ttft_s: float | None = None
     tokens_per_s: float | None = None
@@ -65,6 +67,7 @@ class Result(Turns):
             reasoning=turn.get("reasoning", ""),
             tool_calls=calls_of(turn),
             finish_reason=reason.get("type") or ("error" if turn.get("error") else None),
+            error=turn.get("error"),
             usage=dict(turn.get("usage") or {}),
             ttft_s=turn.get("ttft_s"),
             tokens_per_s=turn.get("tokens_per_s"),
@@ -85,7 +88,7 @@ class Result(Turns):
     def clear(self) -> None:
         """Forget the answer; what was asked stays."""
         self.text, self.reasoning, self.tool_calls, self.others, self.usage = "", "", [], [], {}
-        self.finish_reason = self.ttft_s = self.tokens_per_s = None
+        self.finish_reason = self.error = self.ttft_s = self.tokens_per_s = None
 
     def let_go(self) -> None:
         """Forget what was asked, with its images and sounds; the answer stays."""
@@ -96,6 +99,23 @@ class Result(Turns):
 
     def __format__(self, form: str) -> str:
         return format(self.text, form)
+
+    def __eq__(self, other: object) -> bool:
+        """Also to a text that is its own."""
+        if isinstance(other, str):
+            return self.text == other
+        return isinstance(other, Result) and self.to_dict() == other.to_dict()
+
+    def __contains__(self, part: str) -> bool:
+        return part in self.text
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(Result, name):
+                return self.__getattribute__(name)  # raises what a property has raised
+            meant = f"; its text has: .text.{name}" if hasattr(str, name) else ""
+            raise shortened(AttributeError(f"'Result' object has no attribute {name!r}{meant}"))
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -134,7 +154,7 @@ class Result(Turns):
             return "cut off at the context's end" if limit is None else f"cut off at max_new_tokens={limit}"
         if self.finish_reason in ("stop", "tool_calls"):
             return None
-        return "stopped" if self.finish_reason == "abort" else self.finish_reason
+        return "stopped" if self.finish_reason == "abort" else self.error or self.finish_reason
 
     @property
     def turns(self) -> list[dict[str, Any]]:
@@ -158,7 +178,8 @@ class Result(Turns):
     def row(self) -> dict[str, Any]:
         """The columns of this answer in a table of many."""
         numbers = {name: self.usage.get(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")}
-        return {"text": self.text, "finish_reason": self.finish_reason, **numbers, "ttft_s": self.ttft_s}
+        end = {"ttft_s": self.ttft_s, "error": self.error}
+        return {"text": self.text, "finish_reason": self.finish_reason, **numbers, **end}
 
     @property
     def caption(self) -> str:
@@ -176,8 +197,8 @@ class Result(Turns):
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         bundle, metadata = self.bundle()
         if self.others or self.finish_reason not in (None, "stop", "tool_calls"):
-            bundle["text/plain"] += f"\n({self.caption})"
-            bundle["text/markdown"] += f"\n\n*({self.caption})*"
+            bundle["text/plain"] += f"\n({visible(self.caption)})"
+            bundle["text/markdown"] += f"\n\n*({as_typed(self.caption)})*"
             if "text/html" in bundle:
                 bundle["text/html"] += f"<p>({html.escape(self.caption)})</p>"
         return bundle, metadata

@@ -54,17 +54,21 @@ class RowData:
         return f"Write {{{{{whole}[{written}]}}}}."
 
     def names(self, number: int) -> dict[str, Any]:
-        """What the prompt of a row may name: the item as `value`, or the columns, and all of the row as `row`.
-
-        Values keep their columns' types beside each other.
+        """What the prompt of a row may name: the item as `value`, or the columns, levels of the index that have names,
+        and all of the row as `row`. Values keep their columns' types beside each other.
         """
         if self.columns is None:
             return {"value": self._values[number]}
         import pandas
 
-        values = self._values[number]
-        row = pandas.Series(list(values), index=self.columns, dtype=object)
-        return {**dict(zip(map(str, self.columns), values, strict=True)), "row": row}
+        values, label = self._values[number], self.index[number]
+        named = dict(zip(map(str, self.columns), values, strict=True))
+        levels = zip(self.index.names, label if self.index.nlevels > 1 else [label], strict=True)
+        named |= {level: value for level, value in levels if isinstance(level, str) and level not in named}
+        # pandas has `row.name` for the label, people write it for the column; a label that only counts says nothing
+        name = named.get("name", None if isinstance(self.index, pandas.RangeIndex) else label)
+        name = name if pandas.api.types.is_hashable(name) else None
+        return {**named, "row": pandas.Series(list(values), index=self.columns, dtype=object, name=name)}
 
 
 def _members(item: Any) -> Iterable[Any]:

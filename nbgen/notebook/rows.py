@@ -40,7 +40,6 @@ class Rows:
         self._prompt = prompt
         self._schema = schema
         self.results = [Result(schema=schema) for _ in range(len(self._data))]
-        self.errors: dict[int, str] = {}
 
     def prepare(self, *, complete: bool, system: str | None, options: Mapping[str, Any]) -> None:
         """Check what is the same for all rows, and write what the first one asks that is open."""
@@ -65,9 +64,9 @@ class Rows:
             ) from None
 
     def write(self, number: int, refused: type[Exception] | tuple[()] = ()) -> bool:
-        """Put what a row asks into its result. False if that cannot be: `errors` says why, unless that is `refused`."""
+        """Put what a row asks into its result. False if it cannot: its `error` says why, unless that is `refused`."""
         result = self.results[number]
-        if number not in self.errors and result.prompt is None and result.messages is None:
+        if not result.error and result.prompt is None and result.messages is None:
             try:
                 question = self._question(number)
                 result.messages, result.prompt = question.get("messages"), question.get("prompt")
@@ -75,8 +74,8 @@ class Rows:
             except refused:
                 raise
             except Exception as error:  # A row, or a function of the user's, may be wrong in any way.
-                self.errors[number] = in_words(error)
-        return number not in self.errors
+                result.error = in_words(error)
+        return not result.error
 
     def question(self, number: int) -> Result:
         """What a row asks, or asked, whatever its result is. Raises what is wrong with it."""
@@ -105,24 +104,24 @@ class Rows:
     def open(self) -> Iterator[tuple[int, Result]]:
         """The rows that are still to be asked."""
         for number, result in enumerate(self.results):
-            if result.finish_reason not in DONE and number not in self.errors:
+            if result.finish_reason not in DONE and not result.error:
                 yield number, result
 
     def to_df(self) -> Any:
         import pandas
 
         thoughts = any(result.reasoning for result in self.results)
-        rows = [self._row(number, result, thoughts) for number, result in enumerate(self.results)]
+        rows = [self._row(result, thoughts) for result in self.results]
         text, *numbers = Result().row()
-        last = [text, *(["reasoning"] if thoughts else []), *numbers, "error"]
+        last = [text, *(["reasoning"] if thoughts else []), *numbers]
         fields = dict.fromkeys(name for row in rows for name in row if name not in last)
         if not fields and self._schema is not None:
             fields = _apart(_declared(self._schema), last)
         frame = pandas.DataFrame(rows, index=self.index, columns=[*fields, *last])
         return frame.astype(dict.fromkeys(COUNTS, "Int64"))
 
-    def _row(self, number: int, result: Result, thoughts: bool) -> dict[str, Any]:
-        row, error = result.row(), self.errors.get(number)
+    def _row(self, result: Result, thoughts: bool) -> dict[str, Any]:
+        row, error = result.row(), result.error
         fields: dict[str, Any] = {}
         if self._schema is not None and result.finish_reason:
             try:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from inspect import isroutine
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -23,6 +23,11 @@ from nbgen.sampling_params import SPACED, STRING_FORMATS
 
 #: How a Decimal is written, which msgspec calls a format.
 DECIMAL = r"^-?[0-9]+(\.[0-9]+)?$"
+#: One of these has a JSON schema that asks for something.
+KEYWORDS = {"$ref", "type", "enum", "const", "not", "if", "allOf", "anyOf", "oneOf", "pattern", "format", "multipleOf"}
+KEYWORDS |= {"properties", "patternProperties", "additionalProperties", "propertyNames", "required", "uniqueItems"}
+KEYWORDS |= {"items", "prefixItems", "contains", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+KEYWORDS |= {f"{end}{what}" for end in ("min", "max") for what in ("Properties", "Items", "Length")}
 #: What texts of a format look like that no grammar knows by its name.
 SPELT = {"decimal": DECIMAL, "base64": BASE64}
 
@@ -68,6 +73,8 @@ def described(kind: Any) -> tuple[Any, dict[str, Any]]:
     try:
         schema = msgspec.json.schema(kind)
         spell_out(schema, kind)
+        if _is_for_pydantic(kind, set()):
+            raise TypeError("it has limits or words of pydantic's beside a type that pydantic does not know")
         return kind, _asked(schema)
     except TypeError as error:
         if adapted := _adapted(kind):
@@ -94,7 +101,10 @@ def read_as(text: str, kind: Any, strict: bool = True) -> Any:
 def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
     """A JSON schema, with numbers of numpy's as JSON has them."""
     try:
-        return dict(json.loads(json.dumps(builtin(given))))
+        schema = dict(json.loads(json.dumps(builtin(given))))
+        if schema and KEYWORDS.isdisjoint(schema):
+            raise ValueError("none of its names is one of JSON Schema's, as type")
+        return schema
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"this dict is none ({error}); names with Python types are a dataclass, or "
@@ -114,6 +124,21 @@ def _adapted(kind: Any) -> Any:
         return kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)
     except (pydantic.errors.PydanticSchemaGenerationError, NameError):
         return None
+    except pydantic.errors.PydanticUserError as error:
+        raise TypeError(str(error).splitlines()[0]) from None
+
+
+def _is_for_pydantic(kind: Any, seen: set[Any]) -> bool:
+    """Whether a type is pydantic's, or has something in it that is said to pydantic: `Annotated[int, Field(ge=0)]`."""
+    said = {type(each).__module__.partition(".")[0] for each in getattr(kind, "__metadata__", ())}
+    if hasattr(kind, "__pydantic_core_schema__") or not said.isdisjoint(("pydantic", "annotated_types")):
+        return True
+    of = get_origin(kind) or kind
+    inner = [*get_args(kind)]
+    if isinstance(of, type) and of not in seen:
+        seen.add(of)
+        inner += get_type_hints(of, include_extras=True).values()
+    return any(_is_for_pydantic(each, seen) for each in inner)
 
 
 def _told(schema: Callable[[], dict[str, Any]]) -> dict[str, Any]:

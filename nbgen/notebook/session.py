@@ -7,6 +7,7 @@ Each helper is there once: a stream is read by `for`, by `async for` or by `awai
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -93,12 +94,12 @@ def generate(
     arrays `[height, width, 3]` of bytes or fractions of 1, figures, `(samples, rate)`, data URLs; a video is a list of
     images too, an array `[time, height, width, 3]`, or a pair of these and their number in a second.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
-    of that type. `tools` are functions that the model may want called: they are described by their signatures and
-    docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is
-    not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Without
-    `max_new_tokens` an answer may be as long as the context holds; what `complete=True` continues, 128 tokens long.
-    After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
-    if the answer is no whole value of the schema.
+    of that type. `tools` are functions that the model may want called: they are described by their signatures (`city:
+    Annotated[str, "where"]`) and docstrings, called here, and the model is told what they return, until it answers. A
+    tool given as OpenAI's JSON is not called: the Result's `tool_calls` say what the model wants. `adapter` names a
+    loaded LoRA adapter. Without `max_new_tokens` an answer may be as long as the context holds; what `complete=True`
+    continues, 128 tokens long. After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises
+    InvalidAnswer, also with a `result`, if the answer is no whole value of the schema.
     """
     box = Tools(tools)
     asked = {"schema": schema, "adapter": adapter, "tools": box}
@@ -142,12 +143,12 @@ def stream(
 ) -> TextStream:
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
 
-    In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`. A schema's object is
-    the `value` of the result. Of many that are awaited at once 128 are asked together. `tools` are not called here: the
-    result's `tool_calls` say what the model wants. `tool_choice` is "auto", "required", "none" or a function's name;
-    `template_options` are the chat template's own variables, such as `{"enable_thinking": False}`.
-    A `logit_processor` changes the scores before each token: a class with `to_str` (see `nbgen.logit_processor`; the
-    server's owner has to allow code), or one that nbgen has by name, such as
+    In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`; a task of its own
+    takes `nbgen.stream(…).read()`. A schema's object is the `value` of the result. Of many that are awaited at once 128
+    are asked together. `tools` are not called here: the result's `tool_calls` say what the model wants. `tool_choice`
+    is "auto", "required", "none" or a function's name; `template_options` are the chat template's own variables, such
+    as `{"enable_thinking": False}`. A `logit_processor` changes the scores before each token: a class with `to_str`
+    (see `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name, such as
     `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
     """
     wanted = None if schema is None else Schema(schema)
@@ -252,6 +253,9 @@ def serve(
         if (folder := place(model)) is not None:
             model_hub.check(folder)
         return _choose(STARTING, lambda waiting: PrivateServer(folder, waiting, options))
+    if "torch" not in sys.modules:
+        words = f"model is a name to load, or a causal language model of transformers, got {type(model).__name__}"
+        raise InvalidRequest(words, field="model")
     from nbgen.live import LiveModel, LiveServer  # imports torch, as the model already has
 
     live = LiveModel(model, tokenizer)

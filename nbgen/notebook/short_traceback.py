@@ -26,6 +26,7 @@ def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(helper)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True  # from pytest
         try:
             return helper(*args, **kwargs)
         except EXPECTED as error:

@@ -21,6 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: What `nbgen.stream` takes beside the sampling options, and whoever hands its options on to it.
 STREAMED = ("adapter", "images", "audio", "videos", "tools", "tool_choice", "template_options", "logit_processor")
+#: What other libraries call these, where no spelling tells which is meant.
+ELSEWHERE = {"stream": "nbgen.stream", "messages": "prompt", "instructions": "system", "response_format": "schema"}
+ELSEWHERE |= {"functions": "tools", "max_length": "max_new_tokens", "stop_sequences": "stop", "temp": "temperature"}
 #: Refused in words of its own where options are checked.
 EXPLAINED = "model"
 
@@ -54,13 +57,22 @@ def _refusing(helper: F, known: Sequence[str]) -> F:
 
     @functools.wraps(helper)
     def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         for name in options:
             if name not in known and name != EXPLAINED:
-                elsewhere = InvalidRequest(f"there is no option {name!r} here; nbgen.generate has it", field=name)
-                raise shortened(elsewhere if name in STREAMED else no_option(name, known))
+                raise shortened(_refusal(name, known))
         return helper(*args, **options)
 
     return cast(F, call)
+
+
+def _refusal(name: str, known: Sequence[str]) -> InvalidRequest:
+    if name in STREAMED:
+        return InvalidRequest(f"there is no option {name!r} here; nbgen.generate has it", field=name)
+    meant = ELSEWHERE.get(name)
+    if meant in (*known, "nbgen.stream"):
+        return InvalidRequest(f"there is no option {name!r}; did you mean {meant!r}?", field=name)
+    return no_option(name, known)
 
 
 def _sampling(new_tokens: int | None) -> list[inspect.Parameter]:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nbgen.errors import NbgenError, Unavailable, from_status
+from nbgen.errors import NbgenError, Unavailable, from_status, in_words
 from nbgen.notebook.client import Event
 from nbgen.notebook.event_task import EventTask
 from nbgen.notebook.interrupts import waking
@@ -69,7 +69,10 @@ class TextStream:
 
     def __repr__(self) -> str:
         if not (self.result.text or self.result.finish_reason):
-            return "<stream, not read yet: `for text in …` reads it, and nbgen.generate gives the whole at once>"
+            return (
+                "<stream, not read yet: `for text in …` reads it, and nbgen.generate gives the whole at once; "
+                "asyncio's tasks take its .read()>"
+            )
         return f"<stream, {self.result.finish_reason or 'open'}: {self.result.text[-60:]!r}>"
 
     def __iter__(self) -> Iterator[str]:
@@ -96,6 +99,7 @@ class TextStream:
         return _Loop(self)
 
     async def __anext__(self) -> str:
+        __tracebackhide__ = True  # from IPython and pytest, where another error has this one for its cause
         async with self._turn:
             if self._open and self._task is None:
                 self._task = EventTask(self._awaited())
@@ -105,16 +109,19 @@ class TextStream:
         raise StopAsyncIteration
 
     def __await__(self) -> Generator[Any, None, Result]:
-        return self._whole().__await__()
-
-    async def _whole(self) -> Result:
-        if not self._open:
-            return await self.read()
-        async with _places():
-            return await self.read()
+        return self.read().__await__()
 
     async def read(self) -> Result:
-        """As to await it, however many others are awaited. Raises what ended it, another time as well."""
+        """As to await it, as a coroutine, which tasks want. Raises what ended it, another time as well."""
+        __tracebackhide__ = True
+        if not self._open:
+            return await self.read_at_once()
+        async with _places():
+            return await self.read_at_once()
+
+    async def read_at_once(self) -> Result:
+        """The same, however many others are awaited."""
+        __tracebackhide__ = True
         async with self._turn:
             if self._task is not None:
                 await self._rest(self._task)
@@ -128,6 +135,7 @@ class TextStream:
         return self.result
 
     async def _rest(self, events: AsyncIterator[Event]) -> None:
+        __tracebackhide__ = True
         while await self._text(events):
             pass
 
@@ -153,6 +161,7 @@ class TextStream:
     def _break(self, error: BaseException) -> None:
         if isinstance(error, Exception):
             self._failure = self._failure or error
+            self.result.error = in_words(self._failure)
         self.close("error" if isinstance(error, Exception) else "abort")
 
     async def _left(self) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.json_value import json_text
@@ -39,6 +42,8 @@ class Tools:
         for each in _several(given):
             if callable(each):
                 function = _Function(each)
+                if function.name in self._functions:
+                    raise InvalidRequest(f"two tools are called {function.name}: rename one", field="tools")
                 self._functions[function.name] = function
                 self.json.append(function.json)
             elif isinstance(each, Mapping):
@@ -102,9 +107,12 @@ class _Function:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
-        self.asynchronous = inspect.iscoroutinefunction(function)
-        arguments = make_dataclass("Arguments", _fields(function, self.name), kw_only=True)
+        plain = function.func if isinstance(function, functools.partial) else function
+        written = plain if hasattr(plain, "__name__") else type(plain).__call__  # of an object that can be called
+        self.name = getattr(plain, "__name__", type(plain).__name__)
+        self.asynchronous = inspect.iscoroutinefunction(written)
+        self._words = inspect.getdoc(plain) or ""
+        arguments = make_dataclass("Arguments", _fields(function, written, self.name), kw_only=True)
         self._names = [each.name for each in fields(arguments)]
         try:
             self._arguments, schema = described(arguments)
@@ -116,7 +124,7 @@ class _Function:
     def json(self) -> dict[str, Any]:
         """As OpenAI's API has it. The description is the docstring."""
         schema = {name: value for name, value in self._schema.items() if name != "title"}
-        told = {"name": self.name, "description": inspect.getdoc(self._function) or "", "parameters": schema}
+        told = {"name": self.name, "description": self._words, "parameters": schema}
         return {"type": "function", "function": {name: value for name, value in told.items() if value}}
 
     def __call__(self, arguments: str) -> str:
@@ -151,22 +159,30 @@ def _waited_for(value: Any) -> Any:
     return returned[0]
 
 
-def _fields(function: Callable[..., Any], name: str) -> list[Any]:
-    """The parameters, each with its type and its default."""
+def _fields(function: Callable[..., Any], written: Callable[..., Any], name: str) -> list[Any]:
+    """The parameters that are not bound, each with its type and its default."""
+    bound = function.keywords if isinstance(function, functools.partial) else {}
     try:
-        parameters, hints = inspect.signature(function).parameters, get_type_hints(function, include_extras=True)
+        parameters, hints = inspect.signature(function).parameters, get_type_hints(written, include_extras=True)
     except (TypeError, ValueError, NameError) as error:
         raise InvalidRequest(f"the tool {name} cannot be described: {error}", field="tools") from None
     if "self" in parameters:
         raise InvalidRequest(f"the tool {name} is a method of a class: give it of an object", field="tools")
-    if odd := [each.name for each in parameters.values() if each.kind not in _BY_NAME]:
+    told = [each for each in parameters.values() if each.name not in bound]
+    if odd := [each.name for each in told if each.kind not in _BY_NAME]:
         raise InvalidRequest(
             f"the tool {name} must name its parameters: {', '.join(odd)} cannot be told", field="tools"
         )
     return [
-        (each.name, hints.get(each.name, Any), *([] if each.default is each.empty else [_default(each.default)]))
-        for each in parameters.values()
+        (each.name, _hint(hints.get(each.name, Any)), *([] if each.default is each.empty else [_default(each.default)]))
+        for each in told
     ]
+
+
+def _hint(type: Any) -> Any:
+    """A parameter's type, which says what words beside it say: `Annotated[str, "the city"]`."""
+    words = " ".join(each for each in getattr(type, "__metadata__", ()) if isinstance(each, str))
+    return Annotated[type, msgspec.Meta(description=words)] if words else type
 
 
 def _default(value: Any) -> Any:

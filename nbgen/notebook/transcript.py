@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from IPython.display import DisplayHandle, display
-from ipywidgets import Output
-
-from nbgen.notebook.display import captured, held
+from nbgen.notebook.display import Output
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
@@ -30,23 +27,16 @@ class Transcript:
     """Displays one output and changes it later, from any cell or thread."""
 
     def __init__(self) -> None:
-        self._handle: DisplayHandle | None = None
-        #: Where a widget takes what is shown, which hears of no changes: one of our own in it.
-        self._inner: Output | None = None
+        self._output = Output()
         self._written: Bundle = _EMPTY
 
     @property
     def shown(self) -> bool:
-        return self._handle is not None or self._inner is not None
+        return self._output.shown
 
     def show(self) -> None:
         """One more output, which front ends change together with those of before: empty, or what these have."""
-        if captured():
-            self._inner = self._inner or Output(outputs=held(self._written))
-            display(self._inner)
-            return
-        self._handle = self._handle or DisplayHandle()
-        self._handle.display(self._written, raw=True)
+        self._output.add(self._written)
 
     def update(self, written: Bundle) -> None:
         """Show this wherever `show` was called."""
@@ -60,10 +50,7 @@ class Transcript:
     def _change(self, written: Bundle) -> None:
         if self.shown:
             self._written = written
-        if self._handle is not None:
-            self._handle.update(written, raw=True)
-        if self._inner is not None:
-            self._inner.outputs = held(written)
+            self._output.show(written)
 
 
 _EMPTY: Bundle = {"text/plain": "", "text/markdown": ""}

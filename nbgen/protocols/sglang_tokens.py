@@ -29,6 +29,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoice | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
 
@@ -49,7 +50,8 @@ def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
         messages=None if body.messages is None else chat_messages(body.messages),
         tools=tools.tools if tools else [],
         add_special_tokens=body.add_special_tokens,
-        add_generation_prompt=body.add_generation_prompt,
+        add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+        continue_final=body.continue_final_message,
         template_options=template_options(manner(body.reasoning_effort) | (body.chat_template_kwargs or {})),
     )
     return request, not isinstance(body.prompt, list)

@@ -164,7 +164,7 @@ def test_a_message_of_widgets_is_none_to_the_model(chat: Chat) -> None:
 
 def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Chat) -> None:
     written: list[dict[str, str]] = []
-    chat._transcript._handle = SimpleNamespace(update=lambda bundle, raw: written.append(bundle))
+    chat._transcript._output._handle = SimpleNamespace(update=lambda bundle, **_: written.append(bundle))
     chat.ask("one")
     wait_for(lambda: written, "the transcript has it")
     assert written[-1]["text/plain"].startswith("System: be short\n\nYou: one\n\nModel: ")
@@ -172,7 +172,7 @@ def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Ch
 
 def test_a_new_chat_has_an_empty_transcript_and_the_old_one_has_its_own_again(chat: Chat) -> None:
     written: list[dict[str, str]] = []
-    chat._transcript._handle = SimpleNamespace(update=lambda bundle, raw: written.append(bundle))
+    chat._transcript._output._handle = SimpleNamespace(update=lambda bundle, **_: written.append(bundle))
     chat.ask("one")
     wait_for(lambda: written, "the transcript has it")
     first, chat.chat = chat.chat, "another"

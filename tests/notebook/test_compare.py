@@ -1,6 +1,7 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
 import _thread
+import pickle
 import shutil
 import threading
 from collections.abc import Iterator
@@ -143,6 +144,14 @@ def test_answers_are_asked_for_where_no_panel_is_shown(connected: PrivateServer)
     asked = [turn["run"] for turn in grid._runs.turns()]
     grid.wait()
     assert [turn["run"] for turn in grid._runs.turns()] == asked
+    grid.close()
+    short, long = (grid := nbgen.compare("hi", max_new_tokens=[1, 10**6])).wait()
+    assert (short.error, long.finish_reason) == (None, "error")
+    assert "context length" in long.error
+    assert long.error in repr(long)
+    assert grid.to_df().error.isna().tolist() == [True, False]
+    with pytest.raises(TypeError, match="The comparison cannot be pickled"):
+        pickle.dumps(grid)
     grid.close()
 
 

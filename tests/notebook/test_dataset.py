@@ -155,7 +155,8 @@ def test_progress_says_how_far_the_rows_are(
     work = Rows(list("abcd"), "{{value}}", None, {})
     for result in work.results[:known]:
         result.finish_reason = "stop"
-    work.errors = dict.fromkeys(range(known, known + unasked), "wrong")
+    for result in work.results[known : known + unasked + failed]:
+        result.error = "wrong"
     batch = Batch(Echo(), 1, {})  # type: ignore[arg-type]
     job = Job(work, batch, None)
     batch.results = dict.fromkeys(range(ended), Result())
@@ -172,7 +173,7 @@ def test_an_interrupt_says_how_many_rows_are_left(
         number, result = rows[0]
         result.text, result.finish_reason = "a", "stop"
         batch.results[number] = result
-        batch.errors[rows[1][0]] = "no"
+        rows[1][1].error = "no"
         return False
 
     monkeypatch.setattr(Batch, "run", run)

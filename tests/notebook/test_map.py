@@ -153,6 +153,9 @@ def test_the_line_of_progress_is_gone_when_all_is_done(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {**OPTIONS, "progress": True}
+    nbgen.map(["a", "b"], **options)
+    first, last = capsys.readouterr().err.splitlines()
+    assert (first, last[:11], last[-4:]) == ("0 of 2 rows · 0 tokens/s · 0%", "2 of 2 rows", "100%")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     nbgen.map(["a", "b"], **options)
     *lines, last, empty = capsys.readouterr().err.split("\r")
@@ -257,9 +260,12 @@ def test_an_interrupt_keeps_what_is_done_and_the_rest_can_be_done_later(
     assert whole.text.eq("as it was").tolist() == [True] * 19 + [False]
 
 
-def test_a_cache_file_answers_what_was_asked_before(connected: PrivateServer, tmp_path: Path) -> None:
+def test_a_cache_file_answers_what_was_asked_before(
+    connected: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     cache = tmp_path / "folder" / "rows.jsonl"
-    first = nbgen.map(["a", "b", "a"], cache=cache, **OPTIONS)
+    first = nbgen.map(["a", "b", "a"], cache="~/folder/rows.jsonl", **OPTIONS)
     kept = [
         {**json.loads(line), "text": f"kept {number}"} for number, line in enumerate(cache.read_text().splitlines())
     ]

@@ -2,6 +2,7 @@
 
 import html
 import json
+import pickle
 
 import pytest
 
@@ -25,6 +26,28 @@ def test_the_text_is_the_result() -> None:
     assert repr(result) == f"Result('**hi**', {result.caption})"
     assert repr(Result(text="x", finish_reason="stop")) == "Result('x', stop)"
     assert result.to_dict()["usage"] == {"completion_tokens": 42}
+    assert result == "**hi**" != result.caption
+    assert result in ["**hi**"]
+    assert "hi" in result
+    assert result == full() != Result(text="**hi**")
+    typed = Result(text="[1]", schema=Schema(list[int]))
+    assert pickle.loads(pickle.dumps(typed)) == typed
+
+
+def test_a_method_of_texts_is_one_of_its_text() -> None:
+    with pytest.raises(AttributeError, match=r"^'Result' .* no attribute 'upper'; its text has: \.text\.upper$"):
+        full().upper()
+    with pytest.raises(AttributeError, match=r"^'Result' object has no attribute 'content'$"):
+        full().content  # noqa: B018
+
+    def odd(text: str) -> None:
+        raise AttributeError("what the person's own class did")
+
+    schema = Schema(int)
+    schema.parse = odd  # type: ignore[method-assign]
+    with pytest.raises(AttributeError, match="own class") as raised:
+        Result(text="1", finish_reason="stop", schema=schema).value  # noqa: B018
+    assert raised.traceback[-1].name == "odd"
 
 
 def test_a_result_can_be_taken_along() -> None:
@@ -68,13 +91,16 @@ def test_a_shown_result_says_that_it_was_cut_off_or_is_one_of_several() -> None:
     cut = Result(text="a _b", finish_reason="length", usage=usage, params={"max_new_tokens": 12})
     bundle, _ = cut._repr_mimebundle_()
     assert bundle["text/plain"] == "a _b\n(12 tokens · cut off at max_new_tokens=12)"
-    assert bundle["text/markdown"] == "a _b\n\n*(12 tokens · cut off at max_new_tokens=12)*"
+    assert html.unescape(bundle["text/markdown"]) == "a _b\n\n*(12 tokens · cut off at max_new_tokens=12)*"
     assert Result(finish_reason="length", usage=usage).caption == "12 tokens · cut off at the context's end"
     assert Result(finish_reason="length").caption == "cut off at max_new_tokens=128"
     several = Result(text="1", finish_reason="stop", others=["2", "3"], schema=Schema({"type": "integer"}))
     bundle, _ = several._repr_mimebundle_()
     assert all("(2 more in .texts)" in shown for shown in bundle.values())
     assert set(bundle) == {"text/plain", "text/markdown", "text/html"}
+    bundle, _ = Result(finish_reason="error", error="no <img> \r")._repr_mimebundle_()
+    assert bundle["text/plain"] == "\n(no <img> \\r)"
+    assert bundle["text/markdown"].startswith("\n\n*(no &lt;img&#62; ")
 
 
 def test_a_notebook_gets_markdown_and_never_html() -> None:

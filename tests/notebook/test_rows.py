@@ -117,6 +117,20 @@ def test_what_is_to_be_written_works() -> None:
     assert prepared([{"a": 1}], '{{value["a"]}}').results[0].prompt == "1"
 
 
+def test_a_level_of_the_index_has_a_name_as_columns_have() -> None:
+    frame = pd.DataFrame(
+        {"name": ["Anna"], "tags": [["x"]]}, index=pd.MultiIndex.from_tuples([(1, 2)], names=["id", 0])
+    )
+    assert prepared(frame, "{{id}} {{name}} {{row.name}}").results[0].prompt == "1 Anna Anna"
+    assert prepared(frame.drop(columns="name"), lambda row: f"{row.name[1]}").results[0].prompt == "2"
+    assert prepared(frame.rename(columns={"name": "id"}), "{{id}}").results[0].prompt == "Anna"
+    odd = frame[["tags"]].rename(columns={"tags": "name"})
+    assert prepared(odd, "{{name}} {{row.name}} {{row['name']}}").results[0].error == "row.name is missing"
+    assert prepared(frame.reset_index(drop=True)[["tags"]], "{{row}}").results[0].prompt.startswith("| index | 0 |")
+    with pytest.raises(InvalidRequest, match="There are row and the columns name, tags, id"):
+        prepared(frame, "{{age}}")
+
+
 def test_columns_that_cannot_be_told_apart_are_refused() -> None:
     for columns in (["a", "b", "a"], ["1", 1]):
         with pytest.raises(InvalidRequest, match=f"two columns are called '{columns[0]}': rename one"):
@@ -156,7 +170,7 @@ def test_media_come_from_a_column_or_a_function_and_may_be_missing() -> None:
         rows = Rows(frame, "what?", None, {"images": column})
         rows.prepare(complete=False, system=None, options={})
         written(rows)
-        assert rows.errors == {}
+        assert not any(result.error for result in rows.results)
         contents = [result.messages[-1]["content"] for result in rows.results if result.messages]
         assert [as_text(content) for content in contents] == ["[image]\nwhat?", "what?", "what?"]
 
@@ -165,7 +179,7 @@ def test_the_table_has_a_row_an_index_label_and_types_for_counts() -> None:
     rows = prepared(pd.Series(["a", None, "c", "d"], index=list("wxyz")))
     ended(rows, 0, "", prompt_tokens=3, completion_tokens=0, cached_tokens=1)
     ended(rows, 3, "half", "abort", completion_tokens=1)
-    rows.errors[2] = "no"
+    rows.results[2].error = "no"
     table = rows.to_df()
     assert list(table) == [
         "text",

@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
+import annotated_types
 import jsonschema
 import msgspec
 import numpy as np
@@ -198,6 +199,45 @@ def test_of_what_grammars_do_not_combine_reading_checks_the_rest() -> None:
             Schema(Code).parse(wrong)
 
 
+@dataclass
+class Rated:
+    stars: Annotated[int, pydantic.Field(ge=1, le=5, description="how good")]
+    others: "list[Rated]" = field(default_factory=list)
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    name: str
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def check(cls, name: str) -> str:
+        raise ValueError("no name")
+
+
+class Ratings(TypedDict):
+    best: Rated
+    text: Annotated[str, annotated_types.MaxLen(9)]
+
+
+def test_what_is_said_to_pydantic_holds_wherever_it_stands() -> None:
+    for kind in (Rated, list[Rated], Rated | None, Annotated[Rated, "best"]):
+        schema = Schema(kind)
+        assert '"minimum": 1' in schema.json.replace("1.0", "1")
+        assert "how good" in schema.json
+        text = '{"stars": 9}' if "list" not in str(kind) else '[{"stars": 9}]'
+        with pytest.raises(InvalidAnswer, match="less than or equal to 5"):
+            schema.parse(text)
+    assert Schema(Rated).parse('{"stars": 2, "others": [{"stars": 3}]}') == Rated(2, [Rated(3)])
+    for kind, text in ((Checked, '{"name": "x"}'), (list[Checked], '[{"name": "x"}]')):
+        with pytest.raises(InvalidAnswer, match="Value error, no name"):
+            Schema(kind).parse(text)
+    if sys.version_info >= (3, 12):  # before, pydantic takes no TypedDict of typing's
+        assert fields(Ratings)["properties"]["text"]["maxLength"] == 9
+    with pytest.raises(InvalidRequest, match="limits or words of pydantic's beside a type that pydantic does not know"):
+        Schema(msgspec.defstruct("Odd", [("stars", Rated.__annotations__["stars"])]))
+
+
 @pytest.mark.parametrize("kind", [Plain, Struct, Model, {"type": "object"}])
 @pytest.mark.parametrize("text", ['{"name": "x', "so", '{"name": 1}'])
 def test_what_does_not_fit_is_said(kind: Any, text: str) -> None:
@@ -269,6 +309,8 @@ def test_what_is_no_schema_is_refused() -> None:
             Schema(kind(name="a", minutes=1, level="easy"))
     with pytest.raises(InvalidRequest, match=r"this dict is none .*; names with Python types are a dataclass"):
         Schema({"name": str})
+    with pytest.raises(InvalidRequest, match=r"this dict is none .none of its names is one of JSON Schema's, as type"):
+        Schema({"name": "string", "age": "integer"})
     for wrong in (Arrays, list[Arrays]):
         with pytest.raises(InvalidRequest, match=r"pydantic model: Cannot generate .*numpy\.ndarray"):
             Schema(wrong)

@@ -33,7 +33,9 @@ def test_import_is_light() -> None:
     check = (
         "import sys, time; start = time.process_time(); import nbgen; seconds = time.process_time() - start;"
         "assert seconds < 0.3, seconds; assert not {'httpx', 'anywidget', 'torch'} & set(sys.modules);"
-        "nbgen.generate; nbgen.Chat; nbgen.errors; nbgen.logit_processor;"
+        "nbgen.generate; nbgen.Chat; nbgen.errors; nbgen.logit_processor\n"
+        "try: nbgen.serve(5)\n"
+        "except nbgen.errors.InvalidRequest as error: assert str(error).endswith('model of transformers, got int')\n"
         "assert not {'torch', 'tornado.web', 'nbgen.server'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)

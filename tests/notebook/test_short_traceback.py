@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -37,6 +38,7 @@ import nbgen
         ("nbgen.chat(system=5)", "system is a text, got int"),
         ("nbgen.generate('x', system=b'be short')", "system is a text, got bytes"),
         ("nbgen.generate('x', max_new_tokens=1).value", "asked for without a schema"),
+        ("nbgen.generate('x', max_new_tokens=1).upper()", "its text has: .text.upper"),
         ("nbgen.monitor(interval_ms=5)", "interval_ms"),
         ("nbgen.register(5, None, inputs={}, outputs={})", "a model's name is made of"),
         ("nbgen.infer(None, {})", "model is the name of one that the server has, got NoneType"),
@@ -61,12 +63,20 @@ def test_a_name_that_was_meant_is_said_once_where_python_looks_for_one_too(capfd
     assert capfd.readouterr().err.endswith("no attribute 'genrate'; did you mean 'generate'?\n")
 
 
+@pytest.mark.parametrize("options", [{"temprature": 1}, {"system": 5}])
+def test_so_it_is_in_a_test_of_the_persons_own(options: dict[str, int]) -> None:
+    with pytest.raises(nbgen.errors.InvalidRequest) as raised:
+        nbgen.generate("x", **options)  # type: ignore[arg-type]
+    assert [entry.path for entry in raised.traceback.filter(raised)] == [Path(__file__)]
+
+
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
         ("await nbgen.stream('x', json_schema='[]')", "json_schema"),
         ("async for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
         ("await nbgen.stream('x', max_new_tokens=15_000, ignore_eos=True)", "CancelledError"),
+        ("await asyncio.wait_for(nbgen.stream('x', max_new_tokens=15_000, ignore_eos=True), 0.1)", "TimeoutError"),
     ],
 )
 def test_so_it_is_with_what_is_awaited(
@@ -78,7 +88,7 @@ def test_so_it_is_with_what_is_awaited(
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert words in shown
     assert "in own()" in shown
-    assert "nbgen/notebook" not in shown
+    assert shown.count("nbgen/notebook") == ("Timeout" in words), "IPython leaves out no last line of a cause"
     assert "httpx" not in shown
 
 

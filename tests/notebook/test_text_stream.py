@@ -132,6 +132,17 @@ async def test_a_stream_that_has_ended_can_be_awaited_again() -> None:
     assert one.result.text == "ab"
 
 
+async def test_tasks_take_a_stream_that_is_read_as_a_coroutine() -> None:
+    events = [delta("a"), ("done", DONE)]
+    answer = TextStream(iter(()), Result(), None, later(*events))
+    with pytest.raises(TypeError, match=r"coroutine was expected.* asyncio's tasks take its \.read\(\)"):
+        await asyncio.create_task(answer)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(answer.read())
+    assert task.result() is answer.result
+    assert answer.result.text == "a"
+
+
 async def test_what_broke_a_stream_is_raised_as_often_as_it_is_awaited() -> None:
     answer = TextStream(iter(()), Result(), None, later(delta("a")))
     with pytest.raises(Unavailable, match="before it was complete"):
@@ -236,6 +247,7 @@ async def test_an_awaited_stream_that_breaks_off_raises() -> None:
     with pytest.raises(Unavailable, match="before it was complete"):
         await answer
     assert (answer.result.text, answer.result.finish_reason) == ("a", "error")
+    assert answer.result.error == "the server ended the answer before it was complete"
     with pytest.raises(TypeError, match="plain `for`"):
         await stream(delta("a"))
 
@@ -258,5 +270,5 @@ async def test_no_more_are_awaited_at_once_than_servers_have_connections() -> No
     found = await asyncio.gather(*several())
     assert [result.text for result in found] == ["a"] * 3 * AWAITED
     assert most == AWAITED
-    await asyncio.gather(*(answer.read() for answer in several()))
+    await asyncio.gather(*(answer.read_at_once() for answer in several()))
     assert most == 3 * AWAITED

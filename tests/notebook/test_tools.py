@@ -3,11 +3,14 @@
 import asyncio
 import dataclasses
 import enum
+import functools
 import json
 import signal
+import sys
 import threading
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
+import annotated_types
 import msgspec
 import pydantic
 import pytest
@@ -53,6 +56,10 @@ class Station:
         return city
 
 
+class OldDict(TypedDict):
+    x: int
+
+
 async def later(x: int) -> int:
     await asyncio.sleep(0)
     return x + 1
@@ -83,13 +90,19 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
 
     def unlike(value: float = float("nan")) -> None: ...
 
+    def mixed(old: OldDict, town: Town) -> None: ...
+
     described = [(many, "values cannot be told"), (odd, "odd cannot be described"), (custom, "custom cannot be")]
     described += [(unlike, "unlike cannot be described: the schema of its parameters cannot be sent as JSON")]
     described += [(Station.weather, "weather is a method of a class: give it of an object")]
+    if sys.version_info < (3, 12):
+        described += [(mixed, r"mixed cannot be described: Please use `typing_extensions\.TypedDict`")]
     for tool, words in (*described, (5, "a tool is a function"), ("f", "a tool is a function")):
         for given in (tool, [tool]):
             with pytest.raises(InvalidRequest, match=words):
                 Tools(given)
+    with pytest.raises(InvalidRequest, match="two tools are called weather: rename one"):
+        Tools([Station().weather, functools.partial(Station().weather)])
     assert Tools(None).json == Tools([]).json == []
 
 
@@ -109,6 +122,60 @@ def test_functions_get_values_of_their_types_and_return_text() -> None:
     assert Tools(Station().weather).results(asked(("weather", '{"city": "Rom"}')))[0]["content"] == "Rom"
     assert Tools(later).results(asked(("later", '{"x": "3"}')))[0]["content"] == "4"
     assert tools.results(asked(("other", "{}"))) == tools.results(Result()) == []
+
+
+def test_what_is_bound_is_not_told() -> None:
+    def search(words: str, connection: Tools, most: int = 3) -> str:
+        """Search the records."""
+        return f"{words} {connection is open_one} {most}"
+
+    open_one = Tools()
+    tools = Tools(functools.partial(search, connection=open_one))
+    (told,) = (tool["function"] for tool in tools.json)
+    assert (told["name"], told["description"]) == ("search", "Search the records.")
+    assert list(told["parameters"]["properties"]) == ["words", "most"]
+    assert tools.results(asked(("search", '{"words": "a"}')))[0]["content"] == "a True 3"
+    (told,) = (tool["function"] for tool in Tools(functools.partial(locate, Place("Rom"))).json)
+    assert list(told["parameters"]["properties"]) == ["tags"]
+
+
+class Forecast:
+    """The weather to come."""
+
+    async def __call__(self, days: int) -> int:
+        return days + 1
+
+
+def test_an_object_that_can_be_called_is_a_tool() -> None:
+    tools = Tools(Forecast())
+    (told,) = (tool["function"] for tool in tools.json)
+    assert (told["name"], told["description"]) == ("Forecast", "The weather to come.")
+    assert told["parameters"]["properties"] == {"days": {"type": "integer"}}
+    calls = [{"id": "1", "name": "Forecast", "arguments": '{"days": 2}'}]
+    assert tools.asynchronous(calls)
+    assert tools.call(calls)[0]["content"] == "3"
+
+
+def test_what_is_said_of_a_parameter_is_told() -> None:
+    def forecast(
+        city: Annotated[str, "the city's name"],
+        days: Annotated[int, pydantic.Field(ge=1, description="how many")] = 1,
+        hour: Annotated[int, annotated_types.Lt(24)] = 0,
+    ) -> int:
+        return days
+
+    def plain(city: Annotated[str, "the city's name", "in Italian"]) -> None: ...
+
+    tools = Tools([forecast, plain])
+    first, second = (tool["function"]["parameters"]["properties"] for tool in tools.json)
+    assert second["city"] == {"type": "string", "description": "the city's name in Italian"}
+    assert (first["days"]["description"], first["days"]["minimum"]) == ("how many", 1)
+    assert first["hour"]["exclusiveMaximum"] == 24
+    right, wrong = tools.results(
+        asked(("forecast", '{"city": "a", "days": "2"}'), ("forecast", '{"city": "a", "days": 0}'))
+    )
+    assert right["content"] == "2"
+    assert "greater than or equal to 1" in wrong["content"]
 
 
 def test_a_default_is_the_same_in_every_call() -> None:

@@ -28,7 +28,9 @@ def test_one_text_several_and_a_chat() -> None:
     request, single = tokenize(messages=[{"role": "user", "content": "hi"}], **options)
     assert request.messages == [ChatMessage(role="user", content="hi")]
     assert (request.add_generation_prompt, request.template_options) == (False, {"enable_thinking": False})
-    assert single
+    assert (request.continue_final, single) == (False, True)
+    request, _ = tokenize(messages=[{"role": "assistant", "content": "hi"}], continue_final_message=True)
+    assert (request.add_generation_prompt, request.continue_final) == (False, True)
     request, _ = tokenize(messages=[{"role": "user", "content": "hi"}], reasoning_effort="none")
     assert request.template_options == {"reasoning_effort": "none", "thinking": False, "enable_thinking": False}
 

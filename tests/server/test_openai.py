@@ -271,6 +271,14 @@ def test_the_extra_fields_of_such_servers(server: Server, client: openai.OpenAI,
     assert text == native["text"]
 
 
+def test_an_answer_that_goes_on_has_the_tokens_that_are_told(server: Server, client: openai.OpenAI) -> None:
+    chat = [*CHAT, {"role": "assistant", "content": "It is"}]
+    asked = {"continue_final_message": True, "add_generation_prompt": False}
+    told = server.http.post("tokenize", json={"messages": chat, **asked}).json()["count"]
+    answer = client.chat.completions.create(model="any", messages=chat, max_tokens=1, extra_body=asked)
+    assert told == answer.usage.prompt_tokens < server.http.post("tokenize", json={"messages": chat}).json()["count"]
+
+
 def test_usage_in_every_chunk_and_choices_that_end_once(client: openai.OpenAI) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     stream = client.chat.completions.create(
