@@ -16,10 +16,9 @@ from transformers.integrations.mxfp4 import Mxfp4Dequantize
 
 from nbgen.engine import native_experts
 from nbgen.engine.checkpoint import Report
-from nbgen.engine.expert_weights import Apart, Mxfp4, Weights
+from nbgen.engine.expert_weights import Apart, Mxfp4, Packed, Weights
 from nbgen.engine.linear import restore, swap
 from nbgen.engine.native_experts import NativeExperts
-from nbgen.engine.packed_weight import PackedWeight
 
 #: What transformers does with experts' tensors, in order: it stacks them, those of gate and up beside each other.
 CHAINS = ([(MergeModulelist, 0)], [(MergeModulelist, 0), (Concatenate, 1)])
@@ -101,10 +100,10 @@ class ExpertFiles:
         """The same, of a tensor that will stand for nothing any more."""
         return self._found.pop(weight.data_ptr(), (weight, None))[1]
 
-    def packed(self, weight: torch.Tensor) -> torch.Tensor | PackedWeight:
+    def packed(self, weight: torch.Tensor) -> torch.Tensor | Packed:
         """What is packed in place of a tensor that stands for it, or else the tensor."""
         found = self.take(weight)
-        return found if isinstance(found, PackedWeight) else weight
+        return found if isinstance(found, Packed) else weight
 
     def _ours(self, module: Any, in_float32: bool) -> NativeExperts | None:
         if not native_experts.known(module, in_float32=in_float32):

@@ -10,11 +10,14 @@ from torch import nn
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from nbgen.engine import memory, native_experts
+from nbgen.engine.coded_weight import CodedWeight
 from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
 from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear, packed_blocks
 from nbgen.engine.packed_weight import PackedWeight
 
+#: What stands in words for a weight, and has a layer of ours.
+Packed = CodedWeight | PackedWeight
 #: Of each expert: gate and up, or one of them, or down.
 Products = list[list[NativeProduct]]
 
@@ -43,7 +46,7 @@ class Weights(Protocol):
 class Apart(NamedTuple):
     """Of each expert the weights that lie below each other in its weight `[out, in]`."""
 
-    parts: list[list[torch.Tensor | PackedWeight]]
+    parts: list[list[torch.Tensor | Packed]]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,7 +63,7 @@ class Apart(NamedTuple):
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
         if not native_experts.lies_well(module):
             return None
-        if any(isinstance(piece, PackedWeight) for pieces in self.parts for piece in pieces):
+        if any(isinstance(piece, Packed) for pieces in self.parts for piece in pieces):
             return self._packed_products(dtype, two)
         parts: Any = self.parts
         if not all(piece.is_contiguous() for pieces in parts for piece in pieces):
@@ -74,18 +77,16 @@ class Apart(NamedTuple):
         if any(len(pieces) != 1 + two for pieces in self.parts):
             return None
         made: list[list[Any]] = [[_layer(piece, dtype) for piece in pieces] for pieces in self.parts]
-        memory.drop_pages(
-            *(piece.words for pieces in self.parts for piece in pieces if isinstance(piece, PackedWeight))
-        )
+        memory.drop_pages(*(piece.words for pieces in self.parts for piece in pieces if isinstance(piece, Packed)))
         return made if all(isinstance(each, NativeProduct) for products in made for each in products) else None
 
 
-def _whole(piece: torch.Tensor | PackedWeight) -> torch.Tensor:
-    return piece.whole() if isinstance(piece, PackedWeight) else piece
+def _whole(piece: torch.Tensor | Packed) -> torch.Tensor:
+    return piece.whole() if isinstance(piece, Packed) else piece
 
 
-def _layer(piece: torch.Tensor | PackedWeight, dtype: torch.dtype) -> nn.Module | None:
-    return piece.rounded().layer(None, dtype) if isinstance(piece, PackedWeight) else None
+def _layer(piece: torch.Tensor | Packed, dtype: torch.dtype) -> nn.Module | None:
+    return piece.layer(None, dtype) if isinstance(piece, Packed) else None
 
 
 class Mxfp4(NamedTuple):

@@ -15,12 +15,12 @@ from safetensors import safe_open
 from torch import nn
 from transformers.models.auto.auto_factory import _get_model_class
 
-from nbgen.engine import memory
+from nbgen.engine import bitsandbytes_weights, memory, packed_weight
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.expert_files import ExpertFiles
+from nbgen.engine.expert_weights import Packed
 from nbgen.engine.linear import is_plain, shown_weights
-from nbgen.engine.packed_layers import SHAPE, Packing
-from nbgen.engine.packed_weight import PackedWeight
+from nbgen.engine.packed_layers import Packing
 from nbgen.model_files import weight_files
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def load(
     model, loading = _made(folder, packing, auto, files.stand_in, architecture, dtype)
     if any(map(_is_lost, (weight for weight in model.parameters() if files.found(weight) is None))):
         log.warning("%s changes its weights while they are loaded: all are written out", type(model).__name__)
-        model, loading = _made(folder, packing, auto, PackedWeight.whole, architecture, dtype)
+        model, loading = _made(folder, packing, auto, lambda packed: packed.whole(), architecture, dtype)
     return model, loading
 
 
@@ -53,10 +53,10 @@ def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Re
         for parent in model.modules()
         for name, child in parent.named_children()
         if is_plain(child) and id(child) not in shown
-        if isinstance(packed := files.found(child.weight), PackedWeight)
+        if isinstance(packed := files.found(child.weight), Packed)
     ]
     for done, (parent, name, child, packed) in enumerate(places):
-        if (layer := packed.rounded().layer(child.bias, dtype)) is not None:
+        if (layer := packed.layer(child.bias, dtype)) is not None:
             setattr(parent, name, layer)
         report("laying out weights", done + 1, len(places))
     memory.drop_pages(*(packed.words for *_, packed in places))
@@ -66,7 +66,7 @@ def _made(
     folder: Path,
     packing: Packing,
     auto: Any,
-    stands_for: Callable[[PackedWeight], torch.Tensor],
+    stands_for: Callable[[Packed], torch.Tensor],
     architecture: Any,
     dtype: torch.dtype,
 ) -> tuple[Any, dict[str, Any]]:
@@ -83,16 +83,19 @@ def _made(
 
 
 def _state(
-    tensors: dict[str, Any], packing: Packing, stands_for: Callable[[PackedWeight], torch.Tensor], dtype: torch.dtype
+    tensors: dict[str, Any], packing: Packing, stands_for: Callable[[Packed], torch.Tensor], dtype: torch.dtype
 ) -> Iterator[tuple[str, Any]]:
     """Every weight by its name, of packed ones what `stands_for` them."""
-    names = packing.names
     for layer, bits in packing.bits.items():
-        words, scales, zeros, groups = (tensors.pop(f"{layer}.{each}", None) for each in names)
-        tensors.pop(f"{layer}.{SHAPE}", None)
-        zero, group_of = (None if each is None else each[...] for each in (zeros, groups))
-        packed = PackedWeight(packing.form, bits, packing.less, words[...], scales[...], zero, group_of, dtype)
-        yield f"{layer}.weight", stands_for(packed)
+
+        def take(part: str, layer: str = layer) -> torch.Tensor | None:
+            found = tensors.pop(f"{layer}.{part}", None)
+            return None if found is None else found[...]
+
+        if packing.form == "bitsandbytes":
+            yield f"{layer}.weight", stands_for(bitsandbytes_weights.taken(bits, take, dtype))
+        else:
+            yield f"{layer}.weight", stands_for(packed_weight.taken(packing, bits, take, dtype))
     yield from tensors.items()
 
 

@@ -1,7 +1,7 @@
 """Which layers of a checkpoint are packed into words of 32 bits, and how: what its files say, before anything is read.
 
-GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in either's way, and compressed-tensors'
-`pack-quantized`. Knows nothing of torch.
+GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in either's way, compressed-tensors'
+`pack-quantized`, and bitsandbytes. Knows nothing of torch.
 """
 
 from typing import Any, NamedTuple
@@ -30,11 +30,16 @@ COMPRESSED = Names("weight_packed", "weight_scale", "weight_zero_point", "weight
 SHAPE = "weight_shape"
 
 
+#: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
+STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
+ROWS = "SCB"
+
+
 class Packing(NamedTuple):
     """How all layers of a checkpoint are packed.
 
-    `form` is `gptq`, `awq` or `compressed-tensors`; `less` is what zeros were lowered by before they were packed, and
-    `bits` are those of each layer.
+    `form` is `gptq`, `awq`, `compressed-tensors` or `bitsandbytes`; `less` is what zeros were lowered by before they
+    were packed, and `bits` are those of each layer.
     """
 
     form: str
@@ -54,6 +59,8 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     form, less = _form(described)
     if form is None:
         return None
+    if form == "bitsandbytes":
+        return _of_bitsandbytes(held)
     names = COMPRESSED if form == "compressed-tensors" else GPTQ
     layers = [each.removesuffix(f".{names.words}") for each in held if each.endswith(f".{names.words}")]
     scaled = {each.removesuffix(f".{names.scales}") for each in held if each.endswith(f".{names.scales}")}
@@ -67,7 +74,7 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
 
 
 def _form(described: dict[str, Any]) -> tuple[str | None, int]:
-    method = described.get("quant_method")
+    method = described.get("quant_method") or "bitsandbytes"  # as older files of its do not say
     if method == "gptq":
         return {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}.get(
             described.get("checkpoint_format") or "gptq", (None, 0)
@@ -77,9 +84,14 @@ def _form(described: dict[str, Any]) -> tuple[str | None, int]:
     if method == "auto-round":
         packed = str(described.get("packing_format") or "auto_round:auto_gptq")
         return AUTO_ROUND.get(packed.removeprefix("auto_round:").removeprefix("auto_"), (None, 0))
-    if method == "compressed-tensors" and _told_bits(described):
-        return method, 0
-    return None, 0
+    known = method == "bitsandbytes" or (method == "compressed-tensors" and _told_bits(described))
+    return (method if known else None), 0
+
+
+def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
+    four = {name.removesuffix(f".weight.{each}"): 4 for each in STATES for name in held if name.endswith(each)}
+    eight = {name.removesuffix(f".{ROWS}"): 8 for name in held if name.endswith(f".{ROWS}")}
+    return Packing("bitsandbytes", 0, four | eight) if four or eight else None
 
 
 #: AutoRound's own names for how it packs, without what they begin with.

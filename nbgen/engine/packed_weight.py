@@ -3,11 +3,13 @@
 A number is its value less its group's zero, times its group's scale. Knows nothing of models.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from nbgen.engine.packed_layers import WORD
+from nbgen.engine.packed_layers import SHAPE, WORD, Packing
 from nbgen.engine.rounded_weight import RoundedWeight
 
 #: Where AWQ puts eight values that follow each other into a word.
@@ -49,6 +51,10 @@ class PackedWeight(NamedTuple):
         zeros = self._zeros(len(values))
         weight_of_middle = torch.zeros_like(scales) if zeros is None else scales * (middle - zeros.float())
         return RoundedWeight(values, scales, weight_of_middle, self._odd_groups(scales.shape[1]))
+
+    def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
+        """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
+        return self.rounded().layer(bias, dtype)
 
     def whole(self, count: int | None = None) -> torch.Tensor:
         """The weight, written out. A layer is no mixture, of which there may be a `count`."""
@@ -96,3 +102,12 @@ def _rows_of(words: torch.Tensor, bits: int, places: list[int] | None = None) ->
         byte, above = divmod(place * bits, 8)
         values[:, row] = (parts[..., byte] >> above) & (2**bits - 1)
     return values.flatten(0, 1)
+
+
+def taken(packing: Packing, bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dtype) -> PackedWeight:
+    """The weight of a layer that computes in `dtype`, of the tensors that `take` finds behind the layer's name."""
+    words, scales, zeros, group_of = map(take, packing.names)
+    take(SHAPE)
+    assert words is not None
+    assert scales is not None
+    return PackedWeight(packing.form, bits, packing.less, words, scales, zeros, group_of, dtype)

@@ -1,6 +1,5 @@
 """Checkpoints that are packed into words keep their bits, and their text and scores are those of the very numbers."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
 
-from nbgen.engine import device, loader
+from nbgen.engine import device, loader, native_linear
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.native_coded_linear import NativeCodedLinear
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
@@ -25,24 +25,31 @@ from tests.engine.packers import Rounding
 from tests.engine.test_checkpoint_formats import expected, written
 
 FOUR, EIGHT = Int4Linear | NativeInt4Linear, Int8Linear | NativeInt8Linear
+#: Where there is no C++ these weights are written out.
+CODED = NativeCodedLinear if native_linear.readable(nn.Linear(64, 64)) else None
 IDS = torch.arange(30)[None] + 4
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}
-#: By name: what config.json says, who packs, how weights are rounded, and the layer that stands there then.
-FORMATS: dict[str, tuple[dict[str, Any], Any, Rounding, Any]] = {
-    "gptq": (GPTQ, packers.gptq, Rounding(), FOUR),
-    "gptq v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, partial(packers.gptq, less=0), Rounding(), FOUR),
-    "gptq rows": (GPTQ | {"group_size": -1}, packers.gptq, Rounding(group=-1), FOUR),
-    "gptq small": (GPTQ | {"group_size": 16}, packers.gptq, Rounding(group=16), None),
-    "gptq symmetric": (GPTQ | {"sym": True}, packers.gptq, Rounding(symmetric=True), FOUR),
-    "gptq 8": (GPTQ | {"bits": 8}, packers.gptq, Rounding(bits=8), None),
-    "gptq 8 rows": (GPTQ | {"bits": 8, "group_size": -1}, packers.gptq, Rounding(8, -1, symmetric=True), EIGHT),
-    "awq": (AWQ, packers.awq, Rounding(), FOUR),
-    "awq 64": (AWQ | {"group_size": 64}, packers.awq, Rounding(group=64), FOUR),
-    "autoround": (ROUND | {"packing_format": "auto_round:auto_gptq"}, packers.gptq, Rounding(), FOUR),
-    "autoround plain": (ROUND | {"packing_format": "auto_round"}, partial(packers.gptq, less=0), Rounding(), FOUR),
-    "autoround awq": (ROUND | {"packing_format": "auto_round:auto_awq"}, packers.awq, Rounding(), FOUR),
+BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+#: By name: what config.json says, who packs, and the layer that stands there then.
+FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
+    "gptq": (GPTQ, packers.gptq(Rounding()), FOUR),
+    "gptq v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, packers.gptq(Rounding(), less=0), FOUR),
+    "gptq rows": (GPTQ | {"group_size": -1}, packers.gptq(Rounding(group=-1)), FOUR),
+    "gptq small": (GPTQ | {"group_size": 16}, packers.gptq(Rounding(group=16)), None),
+    "gptq symmetric": (GPTQ | {"sym": True}, packers.gptq(Rounding(symmetric=True)), FOUR),
+    "gptq 8": (GPTQ | {"bits": 8}, packers.gptq(Rounding(bits=8)), None),
+    "gptq 8 rows": (GPTQ | {"bits": 8, "group_size": -1}, packers.gptq(Rounding(8, -1, symmetric=True)), EIGHT),
+    "awq": (AWQ, packers.awq(Rounding()), FOUR),
+    "awq 64": (AWQ | {"group_size": 64}, packers.awq(Rounding(group=64)), FOUR),
+    "autoround": (ROUND | {"packing_format": "auto_round:auto_gptq"}, packers.gptq(Rounding()), FOUR),
+    "autoround plain": (ROUND | {"packing_format": "auto_round"}, packers.gptq(Rounding(), less=0), FOUR),
+    "autoround awq": (ROUND | {"packing_format": "auto_round:auto_awq"}, packers.awq(Rounding()), FOUR),
+    "nf4": (BITS, packers.bitsandbytes(), CODED),
+    "nf4 double": (BITS | {"bnb_4bit_use_double_quant": True}, packers.bitsandbytes(double=True), CODED),
+    "nf4 small": (BITS, packers.bitsandbytes(32), None),
+    "int8": (BITS | {"load_in_4bit": False, "load_in_8bit": True}, packers.int8_rows, EIGHT),
 }
 
 
@@ -59,8 +66,8 @@ def check_scores(model: nn.Module, plain: Path, atol: float = 1e-4) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_text_and_scores_are_those_of_the_numbers(name: str, tiny_model: Path, tmp_path: Path) -> None:
-    described, packer, rounding, layer = FORMATS[name]
-    packed, plain = packers.pack(tiny_model, tmp_path, described, packer, rounding)
+    described, packer, layer = FORMATS[name]
+    packed, plain = packers.pack(tiny_model, tmp_path, described, packer)
     found = loaded(packed)
     for part in (found.model.model.layers[0].mlp.up_proj, found.model.model.layers[1].self_attn.o_proj):
         assert isinstance(part, layer or nn.Linear)
@@ -72,7 +79,7 @@ def test_text_and_scores_are_those_of_the_numbers(name: str, tiny_model: Path, t
 def test_inputs_in_the_order_of_their_weight_are_written_out(tiny_model: Path, tmp_path: Path) -> None:
     """GPTQ's `desc_act`: an input's group is anywhere."""
     order = lambda inputs: np.random.default_rng(0).permutation(inputs) // 32  # noqa: E731
-    packed, plain = packers.pack(tiny_model, tmp_path, GPTQ | {"desc_act": True}, packers.gptq, Rounding(), order)
+    packed, plain = packers.pack(tiny_model, tmp_path, GPTQ | {"desc_act": True}, packers.gptq(Rounding(), order=order))
     assert type(loaded(packed).model.model.layers[0].mlp.up_proj) is nn.Linear
     assert written(packed) == expected(plain)
 
@@ -82,7 +89,7 @@ def test_of_16_bits(tiny_model: Path, tmp_path: Path, computes: bool, monkeypatc
     """As checkpoints are; where there is no arithmetic for their type the numbers are the very same."""
     if computes and not device.computes_bfloat16(torch.device("cpu")):
         pytest.skip("this processor has no arithmetic for bfloat16")
-    packed, plain = packers.pack(tiny_model, tmp_path, AWQ, packers.awq, Rounding())
+    packed, plain = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
     weights = load_file(packed / "model.safetensors")
     halves = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     save_file(halves, packed / "model.safetensors", {"format": "pt"})
@@ -92,15 +99,20 @@ def test_of_16_bits(tiny_model: Path, tmp_path: Path, computes: bool, monkeypatc
     check_scores(found, plain, atol=5e-2 if computes else 2e-3)
 
 
-@pytest.mark.parametrize(("packer", "described"), [(packers.gptq, GPTQ), (packers.awq, AWQ)])
+@pytest.mark.parametrize(
+    ("packer", "described"),
+    [(packers.gptq(Rounding()), GPTQ), (packers.awq(Rounding()), AWQ), (packers.bitsandbytes(), BITS)],
+)
 def test_experts(tmp_path: Path, packer: Any, described: dict[str, Any]) -> None:
     changes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hidden_size": 64}
     folder = save_model(tmp_path / "mixture", "qwen3_moe", **changes)
-    packed, plain = packers.pack(folder, tmp_path, described, packer, Rounding())
+    packed, plain = packers.pack(folder, tmp_path, described, packer)
     found = loaded(packed).model
     made = [module for name, module in found.named_modules() if name.endswith(".experts")]
     assert {type(each) for each in made} == {NativeExperts}
-    assert {type(product) for each in made for product in each.products} == {NativeInt4Linear}
+    assert {type(product) for each in made for product in each.products} == {
+        NativeCodedLinear if described is BITS else NativeInt4Linear
+    }
     check_scores(found, plain)
     assert written(packed) == expected(plain)
 
@@ -109,7 +121,7 @@ def test_what_transformers_makes_of_stand_ins_is_written_out(tmp_path: Path, mon
     monkeypatch.setattr("nbgen.engine.expert_files.CHAINS", ())
     changes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     folder = save_model(tmp_path / "mixture", "qwen3_moe", **changes)
-    packed, plain = packers.pack(folder, tmp_path, GPTQ, packers.gptq, Rounding())
+    packed, plain = packers.pack(folder, tmp_path, GPTQ, packers.gptq(Rounding()))
     found = loaded(packed).model
     assert not any(isinstance(module, FOUR) for module in found.modules())
     check_scores(found, plain)
@@ -117,7 +129,7 @@ def test_what_transformers_makes_of_stand_ins_is_written_out(tmp_path: Path, mon
 
 def test_beside_a_tower_that_is_not_packed(tmp_path: Path) -> None:
     """Its files have other names than the model."""
-    packed, plain = packers.pack(multimodal.save(tmp_path / "sees", "qwen2_vl"), tmp_path, AWQ, packers.awq, Rounding())
+    packed, plain = packers.pack(multimodal.save(tmp_path / "sees", "qwen2_vl"), tmp_path, AWQ, packers.awq(Rounding()))
     found = loaded(packed).model
     assert isinstance(found.model.language_model.layers[0].mlp.up_proj, FOUR)
     stock = AutoModelForMultimodalLM.from_pretrained(plain, dtype=torch.float32)
@@ -126,7 +138,7 @@ def test_beside_a_tower_that_is_not_packed(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) -> None:
-    packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq, Rounding())
+    packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
     held = load_file(packed / "model.safetensors")
     del held["model.layers.0.mlp.up_proj.scales"]
     save_file(held, packed / "model.safetensors", {"format": "pt"})
@@ -145,7 +157,7 @@ def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) 
 def test_what_is_packed_in_another_way_wants_its_package(
     tiny_model: Path, tmp_path: Path, described: dict[str, Any], package: str
 ) -> None:
-    packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq, Rounding())
+    packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
     edit(packed / "config.json", quantization_config=described)
     with pytest.raises(ModelError, match=f"pip install {package}"):
         loaded(packed)
