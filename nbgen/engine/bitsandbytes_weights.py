@@ -35,12 +35,12 @@ def taken(bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dt
         return PackedWeight("compressed-tensors", 8, 0, words.view(torch.int32) ^ SIGNS, rows, None, None, dtype)
     told = next(found for each in STATES if (found := take(f"weight.{each}")) is not None)
     state = msgspec.json.decode(told.numpy().tobytes(), type=State)
-    codes, largest = (_there(take(f"weight.{each}")) for each in ("quant_map", "absmax"))
-    numbers, outer = (take(f"weight.nested_{each}") for each in ("quant_map", "absmax"))
-    if numbers is not None and outer is not None:
-        inner = numbers[largest.int()]
+    numbers, largest = (_there(take(f"weight.{each}")) for each in ("quant_map", "absmax"))
+    levels, outer = (take(f"weight.nested_{each}") for each in ("quant_map", "absmax"))
+    if levels is not None and outer is not None:
+        inner = levels[largest.int()]
         largest = inner * outer.repeat_interleave(state.nested_blocksize)[: len(inner)] + state.nested_offset
-    return CodedWeight(words.view(torch.uint8), codes.float(), largest.float(), state.shape, dtype)
+    return CodedWeight(words.view(torch.uint8), numbers.float(), largest.float(), state.shape, dtype)
 
 
 def _there(tensor: torch.Tensor | None) -> torch.Tensor:

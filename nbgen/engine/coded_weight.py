@@ -8,20 +8,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from nbgen.engine.native_coded_linear import BLOCK, NativeCodedLinear, fits
+from nbgen.engine.native_int4_linear import packed
+from nbgen.engine.native_scaled_linear import BLOCK, NativeScaledLinear, fits
 
 #: Weights written out at a time.
 AT_ONCE = 2**22
 
 
 class CodedWeight(NamedTuple):
-    """`words`: two weights a byte, the first in its high half; `codes` `[16]` and `largest` `[blocks]` in float32.
+    """`words`: two weights a byte, the first in its high half; `numbers` `[16]` and `largest` `[blocks]` in float32.
 
     Blocks are of as many weights as any other, row after row of the weight `[out, in]`.
     """
 
     words: torch.Tensor
-    codes: torch.Tensor
+    numbers: torch.Tensor
     largest: torch.Tensor
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -33,7 +34,7 @@ class CodedWeight(NamedTuple):
         if rest or self.shape[1] % (repeats * BLOCK) or not fits(self.shape, dtype):
             return None
         largest = self.largest.repeat_interleave(repeats).view(self.shape[0], -1)
-        return NativeCodedLinear(self._values().view(self.shape), self.codes, largest, bias, dtype)
+        return NativeScaledLinear(packed(self._values().view(self.shape)), largest, bias, dtype, self.numbers)
 
     @torch.inference_mode()
     def whole(self, count: int | None = None) -> torch.Tensor:
@@ -41,7 +42,7 @@ class CodedWeight(NamedTuple):
         block = self.shape[0] * self.shape[1] // len(self.largest)
         values, whole = self._values().view(-1, block), torch.empty(len(self.largest), block, dtype=self.dtype)
         for part in torch.arange(len(values)).split(max(1, AT_ONCE // block)):
-            whole[part] = (self.codes[values[part].int()] * self.largest[part, None]).to(self.dtype)
+            whole[part] = (self.numbers[values[part].int()] * self.largest[part, None]).to(self.dtype)
         return whole.view(self.shape)
 
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> None:

@@ -13,7 +13,7 @@ from nbgen.engine import memory, native_experts
 from nbgen.engine.coded_weight import CodedWeight
 from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
-from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear, packed_blocks
+from nbgen.engine.native_scaled_linear import NativeScaledLinear, packed_blocks
 from nbgen.engine.packed_weight import PackedWeight
 
 #: What stands in words for a weight, and has a layer of ours.
@@ -118,7 +118,7 @@ class Mxfp4(NamedTuple):
         for part in parts:
             words, scales = self._words(part), self.scales[:, part].contiguous()
             for index, products in enumerate(made):
-                products.append(NativeMxfp4Linear(words[index], scales[index], bias[index, part], dtype))
+                products.append(NativeScaledLinear(words[index], scales[index], bias[index, part], dtype))
         memory.drop_pages(self.blocks)
         return made
 

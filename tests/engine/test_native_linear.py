@@ -8,11 +8,11 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import int4_linear, int8_linear, linear, native, native_linear
-from nbgen.engine.native_coded_linear import BLOCK, NativeCodedLinear
 from nbgen.engine.native_half_linear import NativeHalfLinear
-from nbgen.engine.native_int4_linear import NativeInt4Linear
+from nbgen.engine.native_int4_linear import NativeInt4Linear, packed
 from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_linear import NativeLinear, NativeProduct
+from nbgen.engine.native_scaled_linear import BLOCK, NativeScaledLinear
 
 #: Outputs and inputs: whole panels, a part of one, a single tile, long rows, panels that one cache has no room for.
 SIZES = [(96, 64), (1028, 192), (4, 32), (36, 2592), (100, 992)]
@@ -55,7 +55,8 @@ def four(stock: nn.Linear) -> NativeProduct:
 
 
 def coded(stock: nn.Linear) -> NativeProduct:
-    return NativeCodedLinear(*nearest_codes(stock), stock.bias, stock.weight.dtype)
+    values, codes, largest = nearest_codes(stock)
+    return NativeScaledLinear(packed(values), largest, stock.bias, stock.weight.dtype, codes)
 
 
 def nearest_codes(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

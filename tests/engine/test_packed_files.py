@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
 from nbgen.engine import device, loader, native_linear
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
-from nbgen.engine.native_coded_linear import NativeCodedLinear
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
+from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from tests.conftest import edit, save_model
@@ -26,7 +26,7 @@ from tests.engine.test_checkpoint_formats import expected, written
 
 FOUR, EIGHT = Int4Linear | NativeInt4Linear, Int8Linear | NativeInt8Linear
 #: Where there is no C++ these weights are written out.
-CODED = NativeCodedLinear if native_linear.readable(nn.Linear(64, 64)) else None
+CODED = NativeScaledLinear if native_linear.readable(nn.Linear(64, 64)) else None
 IDS = torch.arange(30)[None] + 4
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
@@ -114,7 +114,7 @@ def test_experts(tmp_path: Path, packer: Any, described: dict[str, Any]) -> None
     made = [module for name, module in found.named_modules() if name.endswith(".experts")]
     assert {type(each) for each in made} == {NativeExperts}
     assert {type(product) for each in made for product in each.products} == {
-        NativeCodedLinear if described is BITS else NativeInt4Linear
+        NativeScaledLinear if described is BITS else NativeInt4Linear
     }
     check_scores(found, plain)
     assert written(packed) == expected(plain)

@@ -147,7 +147,7 @@ struct Integers {
     }
 };
 
-// What the weights of a group may be, which have 4 bits each: 16 equal steps around a middle, or numbers of 4 bits times a power.
+// What the weights of a group may be, which have 4 bits each: 16 equal steps around a middle, or any 16 numbers times a scale.
 // `BYTES` of it belong to a group, and lie `at` a place. It gives all 16 where a register holds them, or those at some places.
 
 #ifdef __AVX512F__
@@ -241,13 +241,13 @@ struct Powers {
 
 // Any numbers, times the largest of two groups (NF4: QLoRA, Dettmers et al. 2023).
 template <typename T>
-struct Codes {
+struct Scaled {
     static constexpr int64_t BYTES = sizeof(float) / 2;
     const float* numbers;
     const float* first;
 
-    Codes(const Linear<T>& linear, int64_t output)
-        : numbers(linear.codes), first(linear.largest + output * linear.inputs / GROUP / 2) {}
+    Scaled(const Linear<T>& linear, int64_t output)
+        : numbers(linear.numbers), first(linear.largest + output * linear.inputs / GROUP / 2) {}
 
     const void* at(int64_t group) const { return first + group / 2; }
 
