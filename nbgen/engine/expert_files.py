@@ -16,7 +16,7 @@ from transformers.integrations.mxfp4 import Mxfp4Dequantize
 
 from nbgen.engine import native_experts
 from nbgen.engine.checkpoint import Report
-from nbgen.engine.expert_weights import Apart, Mxfp4, Weights
+from nbgen.engine.expert_weights import Apart, Mxfp4, Packed, Weights
 from nbgen.engine.linear import restore, swap
 from nbgen.engine.native_experts import NativeExperts
 
@@ -86,8 +86,8 @@ class ExpertFiles:
         self._found.clear()
 
     def stand_in(self, weights: Weights) -> torch.Tensor:
-        """A tensor without numbers for these."""
-        number = torch.empty(1, dtype=weights.dtype)
+        """A tensor for these whose numbers are none."""
+        number = torch.full((1,), torch.nan, dtype=weights.dtype)
         self._found[number.data_ptr()] = number, weights
         return number.expand(weights.shape)
 
@@ -99,6 +99,11 @@ class ExpertFiles:
     def take(self, weight: torch.Tensor) -> Weights | None:
         """The same, of a tensor that will stand for nothing any more."""
         return self._found.pop(weight.data_ptr(), (weight, None))[1]
+
+    def packed(self, weight: torch.Tensor) -> torch.Tensor | Packed:
+        """What is packed in place of a tensor that stands for it, or else the tensor."""
+        found = self.take(weight)
+        return found if isinstance(found, Packed) else weight
 
     def _ours(self, module: Any, in_float32: bool) -> NativeExperts | None:
         if not native_experts.known(module, in_float32=in_float32):
@@ -149,7 +154,7 @@ class _Merge(MergeModulelist):
     def convert(self, input_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         for pattern, tensors in input_dict.items():
             if isinstance(tensors, list) and len({tensor.shape for tensor in tensors}) == 1:
-                input_dict[pattern] = self._files.stand_in(Apart([[tensor] for tensor in tensors]))
+                input_dict[pattern] = self._files.stand_in(Apart([[self._files.packed(each)] for each in tensors]))
         merge: Any = super().convert
         return merge(input_dict, *args, **kwargs)
 

@@ -6,13 +6,18 @@ Knows nothing of how they are read.
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from nbgen.engine import memory, native_experts
+from nbgen.engine.coded_weight import CodedWeight
 from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
-from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear, packed_blocks
+from nbgen.engine.native_scaled_linear import NativeScaledLinear, packed_blocks
+from nbgen.engine.packed_weight import PackedWeight
 
+#: What stands in words for a weight, and has a layer of ours.
+Packed = CodedWeight | PackedWeight
 #: Of each expert: gate and up, or one of them, or down.
 Products = list[list[NativeProduct]]
 
@@ -39,29 +44,49 @@ class Weights(Protocol):
 
 
 class Apart(NamedTuple):
-    """Of each expert the tensors that lie below each other in its weight `[out, in]`."""
+    """Of each expert the weights that lie below each other in its weight `[out, in]`."""
 
-    parts: list[list[torch.Tensor]]
+    parts: list[list[torch.Tensor | Packed]]
 
     @property
     def shape(self) -> tuple[int, ...]:
         first, *_ = self.parts
-        return len(self.parts), sum(map(len, first)), *first[0].shape[1:]
+        return len(self.parts), sum(piece.shape[0] for piece in first), *first[0].shape[1:]
 
     @property
     def dtype(self) -> torch.dtype:
         return self.parts[0][0].dtype
 
     def whole(self, count: int | None = None) -> torch.Tensor:
-        return torch.stack([torch.cat(pieces) for pieces in self.parts[:count]])
+        return torch.stack([torch.cat(list(map(_whole, pieces))) for pieces in self.parts[:count]])
 
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
-        lies_well = all(piece.is_contiguous() for pieces in self.parts for piece in pieces)
-        if not lies_well or not native_experts.lies_well(module):
+        if not native_experts.lies_well(module):
+            return None
+        if any(isinstance(piece, Packed) for pieces in self.parts for piece in pieces):
+            return self._packed_products(dtype, two)
+        parts: Any = self.parts
+        if not all(piece.is_contiguous() for pieces in parts for piece in pieces):
             return None
         layer: Any = NativeLinear if dtype == self.dtype else NativeHalfLinear
-        weights = [pieces[0].chunk(2) if two and len(pieces) == 1 else pieces for pieces in self.parts]
+        weights = [pieces[0].chunk(2) if two and len(pieces) == 1 else pieces for pieces in parts]
         return [[layer(weight, None) for weight in pieces] for pieces in weights]
+
+    def _packed_products(self, dtype: torch.dtype, two: bool) -> Products | None:
+        """None where one of them has no layer of ours, or gate and up are packed together."""
+        if any(len(pieces) != 1 + two for pieces in self.parts):
+            return None
+        made: list[list[Any]] = [[_layer(piece, dtype) for piece in pieces] for pieces in self.parts]
+        memory.drop_pages(*(piece.words for pieces in self.parts for piece in pieces if isinstance(piece, Packed)))
+        return made if all(isinstance(each, NativeProduct) for products in made for each in products) else None
+
+
+def _whole(piece: torch.Tensor | Packed) -> torch.Tensor:
+    return piece.whole() if isinstance(piece, Packed) else piece
+
+
+def _layer(piece: torch.Tensor | Packed, dtype: torch.dtype) -> nn.Module | None:
+    return piece.layer(None, dtype) if isinstance(piece, Packed) else None
 
 
 class Mxfp4(NamedTuple):
@@ -93,7 +118,7 @@ class Mxfp4(NamedTuple):
         for part in parts:
             words, scales = self._words(part), self.scales[:, part].contiguous()
             for index, products in enumerate(made):
-                products.append(NativeMxfp4Linear(words[index], scales[index], bias[index, part], dtype))
+                products.append(NativeScaledLinear(words[index], scales[index], bias[index, part], dtype))
         memory.drop_pages(self.blocks)
         return made
 

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import logging as transformers_logging
 
 from nbgen.engine import (
     audio,
@@ -31,12 +30,14 @@ from nbgen.engine import (
     half_weights,
     memory,
     model_size,
+    packed_files,
     processor_folder,
     quantized_checkpoint,
     torchao_weights,
     video,
 )
 from nbgen.engine.expert_files import ExpertFiles
+from nbgen.engine.load_progress import weights_progress
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.native_half_linear import HALVES
 from nbgen.engine.processor import Processor
@@ -101,14 +102,14 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
     size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
-    quantized_checkpoint.check(folder, held, config.model, config.quantization)
+    quantized_checkpoint.check(folder, held, config.model, config.quantization, on_cpu=_is_for_cpu(config))
     architecture = _architecture(folder, config.model)
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
     with _foreign_errors(config.model, "generation_config.json"):
         GenerationConfig.from_dict(generation)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
-    with _weights_progress(held, size, report):
+    with weights_progress(held, size, report):
         model, parameters = _model(folder, held, config, architecture, _class_of(architecture.model_type), report)
     processor = _processor(folder, model, tokenizer.ends)
     defaults = sampling_defaults(generation, config)
@@ -123,14 +124,18 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
     size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
-    quantized_checkpoint.check(folder, held, config.model, None)
+    quantized_checkpoint.check(folder, held, config.model, None, on_cpu=_is_for_cpu(config))
     tokenizer = _tokenizer(folder, config.model)
-    with _weights_progress(held, size, report):
+    with weights_progress(held, size, report):
         model, parameters = _model(folder, held, config, _configuration(folder, config.model), AutoModel, report)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
     return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
+
+
+def _is_for_cpu(config: EngineConfig) -> bool:
+    return device.named(config.device).type == "cpu"
 
 
 def _positions(model: "PreTrainedModel") -> int:
@@ -207,24 +212,31 @@ def _model(
     with _foreign_errors(config.model, "weights"):
         written_out = dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
+        dtype = _dtype(config, on, architecture.get_text_config().dtype)
+        packing = quantized_checkpoint.packing(folder, held, config.model) if on.type == "cpu" else None
         with experts.left_alone() if on.type == "cpu" else nullcontext():
-            model, loading = auto.from_pretrained(
-                folder,
-                output_loading_info=True,
-                config=architecture,
-                dtype=_dtype(config, on, architecture.get_text_config().dtype),
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
+            if packing is not None:
+                model, loading = packed_files.load(folder, packing, auto, experts, architecture, dtype)
+            else:
+                model, loading = auto.from_pretrained(
+                    folder,
+                    output_loading_info=True,
+                    config=architecture,
+                    dtype=dtype,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                )
         _check_complete(model, loading["missing_keys"], config.model)
         if written_out:
             dequantized.even(model)
         parameters = sum(p.numel() for p in model.parameters())
         if on.type == "cpu":
             emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
+            computed = torch.float32 if emulated else model.dtype
+            packed_files.replace(model, experts, computed, report)
             experts.settle(model, report, in_float32=emulated and model.dtype in HALVES)
-            torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
+            torchao_weights.replace(model, computed, config.model)
             if emulated:
                 half_weights.widen(model)
         return model.to(on).eval(), parameters
@@ -313,38 +325,3 @@ def _foreign_errors(name: str, part: str, configured: Path | None = None) -> Ite
         if configured and (fault := config_fault.told(error, read_json(configured / "config.json", name))):
             raise ModelError(f"the {part} of {name} cannot be read: in config.json {fault}") from error
         raise ModelError(f"the {part} of {name} cannot be read by transformers; the server's log says why") from error
-
-
-@contextmanager
-def _weights_progress(held: dict[str, Entry], total: int, report: checkpoint.Report) -> Iterator[None]:
-    """Follow transformers' own progress bars, whose items are the model's tensors, and report bytes loaded of `total`.
-
-    What it makes of several tensors of the files has no size in them: all such items count alike.
-    """
-    sizes = {name: tensor.nbytes for name, tensor in held.items()}
-
-    class Progress:
-        def __init__(self, iterable: Any = None, **_: Any) -> None:
-            self._items = list(iterable or ())
-
-        def __iter__(self) -> Iterator[Any]:
-            known = [sizes.get(_name(item), 0) for item in self._items]
-            alike = (sum(sizes.values()) - sum(known)) // max(1, known.count(0))
-            done = 0
-            for item, size in zip(self._items, known, strict=True):
-                yield item
-                done += size or alike
-                report("loading weights", done, total)
-
-        def __getattr__(self, _: str) -> Callable[..., None]:
-            return lambda *args, **kwargs: None
-
-    previous = transformers_logging.set_tqdm_hook(lambda _, args, kwargs: Progress(*args, **kwargs))
-    try:
-        yield
-    finally:
-        transformers_logging.set_tqdm_hook(previous)
-
-
-def _name(item: Any) -> str:
-    return item[0] if isinstance(item, tuple) and item and isinstance(item[0], str) else ""

@@ -20,7 +20,7 @@ from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
 from nbgen.engine.native_linear import NativeLinear
-from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear
+from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:
 
 def _kept(product: nn.Module) -> nn.Module | None:
     """A product whose weight has 4 bits already."""
-    return product if isinstance(product, NativeMxfp4Linear) else None
+    return product if isinstance(product, NativeScaledLinear) else None
 
 
 def _experts(module: nn.Module) -> NativeExperts | None:

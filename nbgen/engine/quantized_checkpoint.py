@@ -1,12 +1,15 @@
 """Checkpoints whose weights were quantized before: which of them can be read here, said before anything is read.
 
-transformers reads them, most with a library of the format's own. Knows nothing of torch.
+transformers reads them, most with a library of the format's own, but for what is packed in a known way
+(`packed_layers`). Knows nothing of torch.
 """
 
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nbgen.engine import packed_layers
+from nbgen.engine.packed_layers import Packing
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 from nbgen.safetensors_file import Entry
@@ -39,7 +42,13 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None) -> None:
+def packing(folder: Path, held: dict[str, Entry], name: str) -> Packing | None:
+    """How a checkpoint's layers are packed, where that is known here. Raises ModelError for what its files lack."""
+    described = description(folder, name)
+    return None if described is None else packed_layers.read(described, held, name)
+
+
+def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None, *, on_cpu: bool) -> None:
     """Raises ModelError for a format that is not read here, or is to be quantized again; `held` are its tensors."""
     if (described := description(folder, name)) is None:
         return _refuse_integers(held, name)
@@ -49,6 +58,8 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
         raise ModelError(f"{name} is quantized as {method!r:.80}, which is not read here; these are: {known}")
     if quantization is not None and method not in WRITTEN_OUT:
         raise ModelError(f"{name} is quantized already ({method}): leave out quantization={quantization!r}")
+    if on_cpu and packed_layers.read(described, held, name) is not None:
+        return
     module, package = READERS.get(method, (None, None))
     if module is not None and find_spec(module) is None:
         raise ModelError(f"{name} is quantized as {method}, which is read with another package: pip install {package}")

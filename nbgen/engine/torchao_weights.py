@@ -4,23 +4,13 @@ torchao's tensors are for GPUs: on a CPU they write a weight out at every call, 
 checkpoint says of rounding inputs is for such products, too, and is left out: it loses precision and gains no time.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from nbgen.engine.int4_linear import GROUP
-from nbgen.engine.native_int4_linear import fits, int4_layer
-from nbgen.engine.native_int8_linear import int8_layer
+from nbgen.engine.rounded_weight import RoundedWeight
 from nbgen.errors import ModelError
-
-
-class Rounded(NamedTuple):
-    """A weight `[out, in]`: int8 `values`, and float32 `[out, groups]` of inputs: its step, and the weight at 0."""
-
-    values: torch.Tensor
-    scale: torch.Tensor
-    middle: torch.Tensor
 
 
 def replace(model: nn.Module, dtype: torch.dtype, name: str) -> None:
@@ -49,20 +39,10 @@ def is_torchao(weight: object) -> bool:
 def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
     """None where the weight is in neither of our formats."""
     rounded = _rounded(linear.weight)
-    if rounded is None:
-        return None
-    values, scale, middle = rounded
-    shape = torch.empty(values.shape, dtype=dtype, device="meta")
-    repeats, rest = divmod(values.shape[1] // scale.shape[1], GROUP)
-    if not rest and values.min() >= -8 and values.max() <= 7 and fits(shape):
-        scales = torch.stack((scale, middle), 2).repeat_interleave(repeats, 1).transpose(0, 1).to(dtype).contiguous()
-        return int4_layer(shape, linear.bias, ((values + 8).to(torch.uint8), scales))
-    if scale.shape[1] == 1 and not middle.any():
-        return int8_layer(shape, linear.bias, (values, scale[:, 0].contiguous()))
-    return None
+    return None if rounded is None else rounded.layer(linear.bias, dtype)
 
 
-def _rounded(weight: Any) -> Rounded | None:
+def _rounded(weight: Any) -> RoundedWeight | None:
     """None for a weight of another kind, or one whose inputs are scaled first."""
     if weight.dim() != 2 or getattr(weight, "act_pre_scale", None) is not None:
         return None
@@ -75,22 +55,20 @@ def _rounded(weight: Any) -> Rounded | None:
     scale = weight.scale.float().reshape(shape)
     zero = torch.zeros(()) if weight.zero_point is None else weight.zero_point.float().reshape(shape)
     scale, middle = (each.repeat_interleave(rows, 0) for each in (scale, -zero * scale))
-    return Rounded(weight.qdata, scale, middle)
+    return RoundedWeight(weight.qdata, scale, middle)
 
 
-def _int4(weight: Any) -> Rounded:
+def _int4(weight: Any) -> RoundedWeight:
     """Two values lie in a byte, the first in its low half; groups lie before outputs."""
     low, high = (weight.qdata << 4) >> 4, weight.qdata >> 4
     scale, middle = (each.float().transpose(-1, -2) for each in (weight.scale, weight.zero_point))
-    return Rounded(torch.stack((low, high), -1).flatten(-2), scale, middle)
+    return RoundedWeight(torch.stack((low, high), -1).flatten(-2), scale, middle)
 
 
 def _written_out(weight: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     kind = type(weight).__name__
     if kind == "Int4Tensor":
-        values, scale, middle = _int4(weight)
-        groups = values.unflatten(-1, (scale.shape[-1], -1)).float()
-        numbers = groups.mul_(scale[..., None]).add_(middle[..., None]).flatten(-2)
+        numbers = _int4(weight).whole()
     elif "dequantize" in vars(type(weight)):
         numbers = weight.dequantize()
     else:

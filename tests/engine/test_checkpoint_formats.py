@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compressed_tensors.compressors import ModelCompressor
+from compressed_tensors.compressors import BaseCompressor, ModelCompressor
 from compressed_tensors.quantization import (
     QuantizationArgs,
     QuantizationConfig,
@@ -16,8 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from nbgen.engine import device
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest
+from nbgen.model_files import read_json
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import edit
 from tests.engine.conftest import build, generate, ids
@@ -62,13 +65,26 @@ def test_shards_and_types_of_safetensors(folder: Path, dtype: torch.dtype, shard
     assert build(folder, dtype="auto").model.dtype == str(kept).removeprefix("torch.")
 
 
-@pytest.mark.parametrize(("bits", "form", "group"), [(4, "pack-quantized", 32), (8, "int-quantized", None)])
-def test_compressed_tensors(folder: Path, tmp_path: Path, bits: int, form: str, group: int | None) -> None:
+@pytest.mark.parametrize(
+    ("bits", "form", "group", "symmetric"),
+    [
+        (4, "pack-quantized", 32, True),
+        (4, "pack-quantized", 32, False),
+        (8, "pack-quantized", 32, False),
+        (8, "int-quantized", None, True),
+    ],
+)
+def test_compressed_tensors(
+    folder: Path, tmp_path: Path, bits: int, form: str, group: int | None, symmetric: bool
+) -> None:
     plain = expected(folder)
-    compressed = compress(folder, tmp_path / "compressed", bits, form, group)
+    compressed = compress(folder, tmp_path / "compressed", bits, form, group, symmetric)
     found = written(compressed)
-    assert found == expected(compressed)
+    assert found == expected(compressed if symmetric else decompressed(compressed, tmp_path / "decompressed"))
     assert (found == plain) == (bits == 8), "four bits change the text"
+    layer = build(compressed).engine._runner.model.model.layers[0].mlp.up_proj
+    four_bits = isinstance(layer, Int4Linear | NativeInt4Linear)
+    assert four_bits == (bits == 4), "what has 4 bits keeps them"
     with pytest.raises(ModelError, match="quantized already"):
         build(compressed, quantization="int8")
 
@@ -83,10 +99,12 @@ def test_compressed_tensors_where_bfloat16_has_no_arithmetic(
     assert (assembly.model.tier, assembly.model.dtype) == ("A", "float32")
 
 
-def compress(folder: Path, made: Path, bits: int, form: str, group: int | None) -> Path:
+def compress(folder: Path, made: Path, bits: int, form: str, group: int | None, symmetric: bool = True) -> Path:
     """The checkpoint as the library saves it, with scales from each group's largest weight."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    weights = QuantizationArgs(num_bits=bits, strategy="group" if group else "channel", group_size=group)
+    weights = QuantizationArgs(
+        num_bits=bits, strategy="group" if group else "channel", group_size=group, symmetric=symmetric
+    )
     config = QuantizationConfig(
         config_groups={"all": QuantizationScheme(targets=["Linear"], weights=weights)},
         ignore=["lm_head"],
@@ -97,12 +115,32 @@ def compress(folder: Path, made: Path, bits: int, form: str, group: int | None) 
     for module in model.modules():
         if hasattr(module, "weight_scale"):
             groups = module.weight.unflatten(1, (-1, group or module.in_features))
-            module.weight_scale.data = (groups.abs().amax(-1) / (2 ** (bits - 1) - 0.5)).detach()
+            if symmetric:
+                module.weight_scale.data = (groups.abs().amax(-1) / (2 ** (bits - 1) - 0.5)).detach()
+                continue
+            least, largest = groups.amin(-1), groups.amax(-1)
+            module.weight_scale.data = ((largest - least) / (2**bits - 1)).detach()
+            zero = (-least / module.weight_scale).round() - 2 ** (bits - 1)
+            module.weight_zero_point.data = zero.detach().to(module.weight_zero_point.dtype)
     compressor = ModelCompressor(quantization_config=config)
     compressor.compress_model(model)
     shutil.copytree(folder, made, ignore=shutil.ignore_patterns("*.safetensors"))
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, made / "model.safetensors")
     compressor.update_config(str(made))
+    return made
+
+
+def decompressed(folder: Path, made: Path) -> Path:
+    """The library's own numbers of a packed checkpoint: transformers makes up zeros that are packed."""
+    config = QuantizationConfig.model_validate(read_json(folder / "config.json", "it")["quantization_config"])
+    (scheme,), compressor = config.config_groups.values(), BaseCompressor.load_from_registry(config.format)
+    plain = load_file(folder / "model.safetensors")
+    for layer in [name.removesuffix(".weight_packed") for name in plain if name.endswith(".weight_packed")]:
+        own = {name.removeprefix(f"{layer}."): plain.pop(name) for name in list(plain) if name.startswith(f"{layer}.")}
+        plain[f"{layer}.weight"] = compressor.decompress(own, scheme)["weight"]
+    shutil.copytree(folder, made, ignore=shutil.ignore_patterns("*.safetensors"))
+    save_file(plain, made / "model.safetensors", {"format": "pt"})
+    edit(made / "config.json", quantization_config=None)
     return made
 
 

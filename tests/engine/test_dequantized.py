@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from nbgen.engine import native
 from nbgen.engine.native_experts import NativeExperts
-from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear
+from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
@@ -133,7 +133,7 @@ def check_kept(quantized: Path) -> None:
         assert assembly.model.layers_in == "C++"
         model = assembly.engine._runner.model
         made = [m for m in model.modules() if isinstance(m, NativeExperts)]
-        assert {type(product) for each in made for product in each.products} == {NativeMxfp4Linear}
+        assert {type(product) for each in made for product in each.products} == {NativeScaledLinear}
     held = sum(p.nbytes for each in made for p in each.products) + sum(p.nbytes for p in model.parameters())
     assert held < rounded.model.weight_bytes
     assert rounded.model.weight_bytes < whole.model.weight_bytes

@@ -9,9 +9,10 @@ from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import int4_linear, int8_linear, linear, native, native_linear
 from nbgen.engine.native_half_linear import NativeHalfLinear
-from nbgen.engine.native_int4_linear import NativeInt4Linear
+from nbgen.engine.native_int4_linear import NativeInt4Linear, packed
 from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_linear import NativeLinear, NativeProduct
+from nbgen.engine.native_scaled_linear import BLOCK, NativeScaledLinear
 
 #: Outputs and inputs: whole panels, a part of one, a single tile, long rows, panels that one cache has no room for.
 SIZES = [(96, 64), (1028, 192), (4, 32), (36, 2592), (100, 992)]
@@ -53,6 +54,20 @@ def four(stock: nn.Linear) -> NativeProduct:
     return NativeInt4Linear(stock.weight, stock.bias)
 
 
+def coded(stock: nn.Linear) -> NativeProduct:
+    values, codes, largest = nearest_codes(stock)
+    return NativeScaledLinear(packed(values), largest, stock.bias, stock.weight.dtype, codes)
+
+
+def nearest_codes(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Which of 16 numbers is nearest to each weight, these numbers, and what they are times."""
+    codes = torch.linspace(-1, 1, 16).pow(3)
+    blocks = stock.weight.float().unflatten(1, (-1, BLOCK))
+    largest = blocks.abs().amax(2)
+    values = (blocks / largest[..., None]).unsqueeze(3).sub(codes).abs().argmin(3)
+    return values.to(torch.uint8).flatten(1), codes, largest
+
+
 def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
     """The numbers that a layer of this kind multiplies by."""
     if kind in (plain, across):
@@ -60,10 +75,19 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
     if kind is eight:
         values, scale = int8_linear.rounded(stock.weight)
         return values.double() * scale.double()[:, None]
+    if kind is coded:
+        values, codes, largest = nearest_codes(stock)
+        numbers = codes[values.long()].unflatten(1, (-1, BLOCK)) * largest[..., None]
+        return numbers.flatten(1).to(stock.weight.dtype).double()
     values, scales = int4_linear.rounded(stock.weight)
     step, middle = scales.float().transpose(0, 1)[..., None].unbind(2)
     groups = values.float().unflatten(1, (-1, int4_linear.GROUP))
     return ((groups - 8) * step + middle).to(stock.weight.dtype).flatten(1).double()
+
+
+#: What a layer is kept as, and its outputs and inputs: whole blocks where these have numbers in common.
+KINDS = [(kind, sizes) for kind in (plain, across, eight, four) for sizes in SIZES]
+KINDS += [(coded, (outputs, inputs + inputs % BLOCK)) for outputs, inputs in SIZES]
 
 
 def test_this_machine_has_float32() -> None:
@@ -72,8 +96,7 @@ def test_this_machine_has_float32() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("kind", [plain, across, eight, four])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("kind", "sizes"), KINDS, ids=str)
 @torch.inference_mode()
 def test_it_is_the_linear_layer(
     sizes: tuple[int, int],
@@ -93,8 +116,7 @@ def test_it_is_the_linear_layer(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", [plain, across, eight, four])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("kind", "sizes"), KINDS, ids=str)
 @torch.inference_mode()
 def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
     sizes: tuple[int, int], kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype, threads: int

@@ -147,7 +147,7 @@ struct Integers {
     }
 };
 
-// What the weights of a group may be, which have 4 bits each: 16 equal steps around a middle, or numbers of 4 bits times a power.
+// What the weights of a group may be, which have 4 bits each: 16 equal steps around a middle, or any 16 numbers times a scale.
 // `BYTES` of it belong to a group, and lie `at` a place. It gives all 16 where a register holds them, or those at some places.
 
 #ifdef __AVX512F__
@@ -237,6 +237,35 @@ struct Powers {
         std::memcpy(&made, &bits, sizeof made);
         return made;
     }
+};
+
+// Any numbers, times the largest of two groups (NF4: QLoRA, Dettmers et al. 2023).
+template <typename T>
+struct Scaled {
+    static constexpr int64_t BYTES = sizeof(float) / 2;
+    const float* numbers;
+    const float* first;
+
+    Scaled(const Linear<T>& linear, int64_t output)
+        : numbers(linear.numbers), first(linear.largest + output * linear.inputs / GROUP / 2) {}
+
+    const void* at(int64_t group) const { return first + group / 2; }
+
+#ifdef __AVX512F__
+    Floats all(int64_t group) const { return loaded(numbers) * all_of(first[group / 2]); }
+#elif defined(__AVX2__)
+    Floats of(__m256i places, int64_t group) const {
+        const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers), places);
+        const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers + 8), places);
+        const __m256 is_high = _mm256_castsi256_ps(_mm256_slli_epi32(places, 28));
+        return reinterpret_cast<Floats>(_mm256_blendv_ps(low, high, is_high)) * all_of(first[group / 2]);
+    }
+#else
+    Floats of(uint32x4_t places, int64_t group) const {
+        const Floats found = {numbers[places[0]], numbers[places[1]], numbers[places[2]], numbers[places[3]]};
+        return found * all_of(first[group / 2]);
+    }
+#endif
 };
 
 // Of 4 bits, which say which of its group's `Levels` a weight is, rounded to a T. A group's weights `i`, `i + 8`, `i + 16` and

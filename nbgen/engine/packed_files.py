@@ -1,0 +1,104 @@
+"""Checkpoints whose layers are packed into words: read by transformers with tensors without numbers for these layers.
+
+So transformers needs no library of the format. What is a linear layer, or an expert of ours, keeps its 8 or 4 bits;
+what transformers changes while it loads a model, and what has no layer of ours, is written out. CPU only.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers.models.auto.auto_factory import _get_model_class
+
+from nbgen.engine import bitsandbytes_weights, memory, packed_weight
+from nbgen.engine.checkpoint import Report
+from nbgen.engine.expert_files import ExpertFiles
+from nbgen.engine.expert_weights import Packed
+from nbgen.engine.linear import is_plain, shown_weights
+from nbgen.engine.packed_layers import Packing
+from nbgen.model_files import weight_files
+
+log = logging.getLogger(__name__)
+
+
+def load(
+    folder: Path, packing: Packing, auto: Any, files: ExpertFiles, architecture: Any, dtype: torch.dtype | str
+) -> tuple[Any, dict[str, Any]]:
+    """The model that `auto` makes of a configuration, and what transformers says of loading it.
+
+    Its packed weights are stand-ins of `files`, or are written out where one of them was lost.
+    """
+    for config in (architecture, architecture.get_text_config()):
+        vars(config).pop("quantization_config", None)
+    if not isinstance(dtype, torch.dtype):  # the checkpoint's own, whatever that is
+        dtype = architecture.dtype or architecture.get_text_config().dtype or torch.float16
+    model, loading = _made(folder, packing, auto, files.stand_in, architecture, dtype)
+    if any(map(_is_lost, (weight for weight in model.parameters() if files.found(weight) is None))):
+        log.warning("%s changes its weights while they are loaded: all are written out", type(model).__name__)
+        model, loading = _made(folder, packing, auto, lambda packed: packed.whole(), architecture, dtype)
+    return model, loading
+
+
+@torch.inference_mode()
+def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Report) -> None:
+    """Layers of ours, which compute in `dtype`, for linear ones that are packed; `report` hears of layers done."""
+    shown = shown_weights(model)
+    places = [
+        (parent, name, child, packed)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if is_plain(child) and id(child) not in shown
+        if isinstance(packed := files.found(child.weight), Packed)
+    ]
+    for done, (parent, name, child, packed) in enumerate(places):
+        if (layer := packed.layer(child.bias, dtype)) is not None:
+            setattr(parent, name, layer)
+        report("laying out weights", done + 1, len(places))
+    memory.drop_pages(*(packed.words for *_, packed in places))
+
+
+def _made(
+    folder: Path,
+    packing: Packing,
+    auto: Any,
+    stands_for: Callable[[Packed], torch.Tensor],
+    architecture: Any,
+    dtype: torch.dtype,
+) -> tuple[Any, dict[str, Any]]:
+    with ExitStack() as opened:
+        tensors = {
+            name: file.get_slice(name)
+            for path in weight_files(folder)
+            for file in [opened.enter_context(safe_open(path, framework="pt"))]
+            for name in file.keys()  # noqa: SIM118, for it is no dictionary
+        }
+        state = dict(_state(tensors, packing, stands_for, dtype))
+        made: Any = _get_model_class(architecture, auto._model_mapping)
+        return made.from_pretrained(None, config=architecture, state_dict=state, dtype=dtype, output_loading_info=True)
+
+
+def _state(
+    tensors: dict[str, Any], packing: Packing, stands_for: Callable[[Packed], torch.Tensor], dtype: torch.dtype
+) -> Iterator[tuple[str, Any]]:
+    """Every weight by its name, of packed ones what `stands_for` them."""
+    for layer, bits in packing.bits.items():
+
+        def take(part: str, layer: str = layer) -> torch.Tensor | None:
+            found = tensors.pop(f"{layer}.{part}", None)
+            return None if found is None else found[...]
+
+        if packing.form == "bitsandbytes":
+            yield f"{layer}.weight", stands_for(bitsandbytes_weights.taken(bits, take, dtype))
+        else:
+            yield f"{layer}.weight", stands_for(packed_weight.taken(packing, bits, take, dtype))
+    yield from tensors.items()
+
+
+def _is_lost(weight: torch.Tensor) -> bool:
+    """Whether it was made of a stand-in, whose number is none."""
+    return not memory.are_mapped(weight) and bool(weight.isnan().any())

@@ -1,0 +1,120 @@
+"""Which layers of a checkpoint are packed into words of 32 bits, and how: what its files say, before anything is read.
+
+GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in either's way, compressed-tensors'
+`pack-quantized`, and bitsandbytes. Knows nothing of torch.
+"""
+
+from typing import Any, NamedTuple
+
+from nbgen.errors import ModelError
+from nbgen.safetensors_file import Entry
+
+#: Bits of a number that are read here.
+BITS = (4, 8)
+#: Of a word.
+WORD = 32
+
+
+class Names(NamedTuple):
+    """What a layer's tensors are called, behind its own name: words, scales, zeros, and the group of each input."""
+
+    words: str
+    scales: str
+    zeros: str
+    groups: str
+
+
+GPTQ = Names("qweight", "scales", "qzeros", "g_idx")
+COMPRESSED = Names("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx")
+#: Beside these, of which the words tell the same.
+SHAPE = "weight_shape"
+
+
+#: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
+STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
+ROWS = "SCB"
+
+
+class Packing(NamedTuple):
+    """How all layers of a checkpoint are packed.
+
+    `form` is `gptq`, `awq`, `compressed-tensors` or `bitsandbytes`; `less` is what zeros were lowered by before they
+    were packed, and `bits` are those of each layer.
+    """
+
+    form: str
+    less: int
+    bits: dict[str, int]
+
+    @property
+    def names(self) -> Names:
+        return COMPRESSED if self.form == "compressed-tensors" else GPTQ
+
+
+def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packing | None:
+    """None for what is packed in another way, or not at all; `held` are the files' tensors.
+
+    Raises ModelError for a layer of which the files lack something.
+    """
+    form, less = _form(described)
+    if form is None:
+        return None
+    if form == "bitsandbytes":
+        return _of_bitsandbytes(held)
+    names = COMPRESSED if form == "compressed-tensors" else GPTQ
+    layers = [each.removesuffix(f".{names.words}") for each in held if each.endswith(f".{names.words}")]
+    scaled = {each.removesuffix(f".{names.scales}") for each in held if each.endswith(f".{names.scales}")}
+    if absent := sorted(f"{layer}.{names.scales}" for layer in layers if layer not in scaled):
+        raise ModelError(f"the weights of {name} lack {absent[0]}: download them again")
+    told = _told_bits(described) if form == "compressed-tensors" else None
+    bits = {layer: told or _bits(layer, form, held) for layer in layers}
+    if not layers or scaled - set(layers) or any(each not in BITS for each in bits.values()):
+        return None  # what else is scaled is another way
+    return Packing(form, less, bits)
+
+
+def _form(described: dict[str, Any]) -> tuple[str | None, int]:
+    method = described.get("quant_method") or "bitsandbytes"  # as older files of its do not say
+    if method == "gptq":
+        return {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}.get(
+            described.get("checkpoint_format") or "gptq", (None, 0)
+        )
+    if method == "awq":
+        return ("awq" if str(described.get("version") or "gemm").lower() == "gemm" else None), 0
+    if method == "auto-round":
+        packed = str(described.get("packing_format") or "auto_round:auto_gptq")
+        return AUTO_ROUND.get(packed.removeprefix("auto_round:").removeprefix("auto_"), (None, 0))
+    known = method == "bitsandbytes" or (method == "compressed-tensors" and _told_bits(described))
+    return (method if known else None), 0
+
+
+def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
+    four = {name.removesuffix(f".weight.{each}"): 4 for each in STATES for name in held if name.endswith(each)}
+    eight = {name.removesuffix(f".{ROWS}"): 8 for name in held if name.endswith(f".{ROWS}")}
+    return Packing("bitsandbytes", 0, four | eight) if four or eight else None
+
+
+#: AutoRound's own names for how it packs, without what they begin with.
+AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
+
+
+def _told_bits(described: dict[str, Any]) -> int | None:
+    """What compressed-tensors says of all groups of layers alike; None where they are not packed whole numbers."""
+    if described.get("format") != "pack-quantized" or described.get("transform_config"):
+        return None
+    if (described.get("sparsity_config") or {}).get("format", "dense") != "dense":
+        return None
+    groups = list((described.get("config_groups") or {}).values())
+    weights = [group.get("weights") or {} for group in groups if isinstance(group, dict)]
+    forms = {group.get("format") or "pack-quantized" for group in groups if isinstance(group, dict)}
+    bits = {weight.get("num_bits") if weight.get("type", "int") == "int" else None for weight in weights}
+    return bits.pop() if forms == {"pack-quantized"} and len(bits) == 1 else None
+
+
+def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:
+    """By the shapes of zeros, of which each output has one; 0 where they do not tell."""
+    scales, zeros = (held.get(f"{layer}.{each}") for each in (GPTQ.scales, GPTQ.zeros))
+    if scales is None or zeros is None or len(scales.shape) != 2 or len(zeros.shape) != 2 or not scales.shape[1]:
+        return 0
+    bits, rest = divmod(zeros.shape[1] * WORD, scales.shape[1])
+    return 0 if rest or (form == "awq" and bits != 4) else bits

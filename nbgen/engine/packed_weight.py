@@ -1,0 +1,113 @@
+"""A linear layer's weight in words of 32 bits, as GPTQ, AWQ and compressed-tensors pack it. CPU only.
+
+A number is its value less its group's zero, times its group's scale. Knows nothing of models.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from nbgen.engine.packed_layers import SHAPE, WORD, Packing
+from nbgen.engine.rounded_weight import RoundedWeight
+
+#: Where AWQ puts eight values that follow each other into a word.
+AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
+#: 1 in each place of a word, by the bits of a place.
+ONES = {4: 0x11111111, 8: 0x01010101}
+
+
+class PackedWeight(NamedTuple):
+    """`words` and `zeros` of so many `bits` a value, and `scales`, in the layouts of `form` (`packed_layers`).
+
+    GPTQ's words `[in, out]` have neighbours of `in` together, AWQ's `[in, out]` those of `out`, and those of
+    compressed-tensors `[out, in]` those of `in`; zeros have neighbours of `out` together, and are the middle value
+    where there are none. `group_of` `[in]` says which group an input is in.
+    """
+
+    form: str
+    bits: int
+    less: int
+    words: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    group_of: torch.Tensor | None
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weight `[out, in]`, of a layer that computes in `dtype`."""
+        first, second = self.words.shape
+        each = WORD // self.bits
+        return {"gptq": (second, first * each), "awq": (second * each, first)}.get(self.form, (first, second * each))
+
+    @torch.inference_mode()
+    def rounded(self) -> RoundedWeight:
+        middle = 2 ** (self.bits - 1)
+        values = (self._values() - middle).view(torch.int8)  # bytes begin again below 0
+        scales = self.scales.float()
+        scales = scales if self.form == "compressed-tensors" else scales.T
+        zeros = self._zeros(len(values))
+        weight_of_middle = torch.zeros_like(scales) if zeros is None else scales * (middle - zeros.float())
+        return RoundedWeight(values, scales, weight_of_middle, self._odd_groups(scales.shape[1]))
+
+    def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
+        """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
+        return self.rounded().layer(bias, dtype)
+
+    def whole(self, count: int | None = None) -> torch.Tensor:
+        """The weight, written out. A layer is no mixture, of which there may be a `count`."""
+        return self.rounded().whole().to(self.dtype)
+
+    def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> None:
+        """None: a layer is no mixture."""
+
+    def _values(self) -> torch.Tensor:
+        """`[out, in]` of uint8."""
+        if self.form == "awq":
+            return _rows_of(self.words.T, self.bits, AWQ_PLACES)
+        return _columns_of(self.words.T if self.form == "gptq" else self.words, self.bits)
+
+    def _zeros(self, outputs: int) -> torch.Tensor | None:
+        """`[out, groups]` of uint8."""
+        if self.zeros is None:
+            return None
+        if self.form == "compressed-tensors":
+            return _rows_of(self.zeros, self.bits)[:outputs]
+        places = AWQ_PLACES if self.form == "awq" else None
+        return _rows_of((self.zeros + self.less * ONES[self.bits]).T, self.bits, places)
+
+    def _odd_groups(self, groups: int) -> torch.Tensor | None:
+        """Which group each input is in, where these are not one after the other."""
+        if self.group_of is None:
+            return None
+        group_of, inputs = self.group_of.long(), len(self.group_of)
+        even = inputs % groups == 0 and torch.equal(group_of, torch.arange(inputs) // (inputs // groups))
+        return None if even else group_of
+
+
+def _columns_of(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """`[n, m]` as `[n, m * 32 / bits]` of uint8, from the lowest bits on."""
+    parts = words.flatten().view(torch.uint8).view(len(words), -1)
+    return parts if bits == 8 else torch.stack((parts & 15, parts >> 4), -1).flatten(1)
+
+
+def _rows_of(words: torch.Tensor, bits: int, places: list[int] | None = None) -> torch.Tensor:
+    """`[n, m]` as `[n * 32 / bits, m]` of uint8, each word's from `places` in it, or from the lowest bits on."""
+    each = WORD // bits
+    parts = words.flatten().view(torch.uint8).view(*words.shape, WORD // 8)
+    values = torch.empty(len(words), each, words.shape[1], dtype=torch.uint8)
+    for row, place in enumerate(places or range(each)):
+        byte, above = divmod(place * bits, 8)
+        values[:, row] = (parts[..., byte] >> above) & (2**bits - 1)
+    return values.flatten(0, 1)
+
+
+def taken(packing: Packing, bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dtype) -> PackedWeight:
+    """The weight of a layer that computes in `dtype`, of the tensors that `take` finds behind the layer's name."""
+    words, scales, zeros, group_of = map(take, packing.names)
+    take(SHAPE)
+    assert words is not None
+    assert scales is not None
+    return PackedWeight(packing.form, bits, packing.less, words, scales, zeros, group_of, dtype)

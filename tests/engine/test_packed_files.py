@@ -1,0 +1,166 @@
+"""Checkpoints that are packed into words keep their bits, and their text and scores are those of the very numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+
+from nbgen.engine import device, loader, native_linear
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.native_experts import NativeExperts
+from nbgen.engine.native_int4_linear import NativeInt4Linear
+from nbgen.engine.native_int8_linear import NativeInt8Linear
+from nbgen.engine.native_scaled_linear import NativeScaledLinear
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import ModelError
+from tests.conftest import edit, save_model
+from tests.engine import multimodal, packers
+from tests.engine.packers import Rounding
+from tests.engine.test_checkpoint_formats import expected, written
+
+FOUR, EIGHT = Int4Linear | NativeInt4Linear, Int8Linear | NativeInt8Linear
+#: Where there is no C++ these weights are written out.
+CODED = NativeScaledLinear if native_linear.readable(nn.Linear(64, 64)) else None
+IDS = torch.arange(30)[None] + 4
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}
+BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+#: By name: what config.json says, who packs, and the layer that stands there then.
+FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
+    "gptq": (GPTQ, packers.gptq(Rounding()), FOUR),
+    "gptq v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, packers.gptq(Rounding(), less=0), FOUR),
+    "gptq rows": (GPTQ | {"group_size": -1}, packers.gptq(Rounding(group=-1)), FOUR),
+    "gptq small": (GPTQ | {"group_size": 16}, packers.gptq(Rounding(group=16)), None),
+    "gptq symmetric": (GPTQ | {"sym": True}, packers.gptq(Rounding(symmetric=True)), FOUR),
+    "gptq 8": (GPTQ | {"bits": 8}, packers.gptq(Rounding(bits=8)), None),
+    "gptq 8 rows": (GPTQ | {"bits": 8, "group_size": -1}, packers.gptq(Rounding(8, -1, symmetric=True)), EIGHT),
+    "awq": (AWQ, packers.awq(Rounding()), FOUR),
+    "awq 64": (AWQ | {"group_size": 64}, packers.awq(Rounding(group=64)), FOUR),
+    "autoround": (ROUND | {"packing_format": "auto_round:auto_gptq"}, packers.gptq(Rounding()), FOUR),
+    "autoround plain": (ROUND | {"packing_format": "auto_round"}, packers.gptq(Rounding(), less=0), FOUR),
+    "autoround awq": (ROUND | {"packing_format": "auto_round:auto_awq"}, packers.awq(Rounding()), FOUR),
+    "nf4": (BITS, packers.bitsandbytes(), CODED),
+    "nf4 double": (BITS | {"bnb_4bit_use_double_quant": True}, packers.bitsandbytes(double=True), CODED),
+    "nf4 small": (BITS, packers.bitsandbytes(32), None),
+    "int8": (BITS | {"load_in_4bit": False, "load_in_8bit": True}, packers.int8_rows, EIGHT),
+}
+
+
+def loaded(folder: Path, dtype: str = "float32") -> Any:
+    return loader.load(EngineConfig(model=str(folder), dtype=dtype), lambda *_: None)
+
+
+@torch.inference_mode()
+def check_scores(model: nn.Module, plain: Path, atol: float = 1e-4) -> None:
+    stock = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    got, own = model(IDS).logits.float(), stock(IDS).logits
+    torch.testing.assert_close(got, own, rtol=0, atol=atol * float(own.abs().max()))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_text_and_scores_are_those_of_the_numbers(name: str, tiny_model: Path, tmp_path: Path) -> None:
+    described, packer, layer = FORMATS[name]
+    packed, plain = packers.pack(tiny_model, tmp_path, described, packer)
+    found = loaded(packed)
+    for part in (found.model.model.layers[0].mlp.up_proj, found.model.model.layers[1].self_attn.o_proj):
+        assert isinstance(part, layer or nn.Linear)
+    assert found.parameters == AutoModelForCausalLM.from_pretrained(plain).num_parameters()
+    check_scores(found.model, plain)
+    assert written(packed) == expected(plain)
+
+
+def test_inputs_in_the_order_of_their_weight_are_written_out(tiny_model: Path, tmp_path: Path) -> None:
+    """GPTQ's `desc_act`: an input's group is anywhere."""
+    order = lambda inputs: np.random.default_rng(0).permutation(inputs) // 32  # noqa: E731
+    packed, plain = packers.pack(tiny_model, tmp_path, GPTQ | {"desc_act": True}, packers.gptq(Rounding(), order=order))
+    assert type(loaded(packed).model.model.layers[0].mlp.up_proj) is nn.Linear
+    assert written(packed) == expected(plain)
+
+
+@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize("name", ["awq", "nf4"])
+def test_of_16_bits(tiny_model: Path, tmp_path: Path, name: str, computes: bool) -> None:
+    """As checkpoints are; where there is no arithmetic for their type the numbers are the very same."""
+    if computes and not device.computes_bfloat16(torch.device("cpu")):
+        pytest.skip("this processor has no arithmetic for bfloat16")
+    described, packer, layer = FORMATS[name]
+    packed, plain = packers.pack(tiny_model, tmp_path, described, packer)
+    weights = load_file(packed / "model.safetensors")
+    halves = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    save_file(halves, packed / "model.safetensors", {"format": "pt"})
+    edit(packed / "config.json", dtype="bfloat16" if computes else "float16")
+    found = loaded(packed, "auto").model
+    assert isinstance(found.model.layers[0].mlp.up_proj, layer or nn.Linear)
+    check_scores(found, plain, atol=5e-2 if computes else 2e-3)
+
+
+@pytest.mark.skipif(CODED is None, reason="this processor has no products of our own")
+@pytest.mark.parametrize(
+    ("packer", "described"),
+    [(packers.gptq(Rounding()), GPTQ), (packers.awq(Rounding()), AWQ), (packers.bitsandbytes(), BITS)],
+)
+def test_experts(tmp_path: Path, packer: Any, described: dict[str, Any]) -> None:
+    changes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hidden_size": 64}
+    folder = save_model(tmp_path / "mixture", "qwen3_moe", **changes)
+    packed, plain = packers.pack(folder, tmp_path, described, packer)
+    found = loaded(packed).model
+    made = [module for name, module in found.named_modules() if name.endswith(".experts")]
+    assert {type(each) for each in made} == {NativeExperts}
+    assert {type(product) for each in made for product in each.products} == {
+        NativeScaledLinear if described is BITS else NativeInt4Linear
+    }
+    check_scores(found, plain)
+    assert written(packed) == expected(plain)
+
+
+def test_what_transformers_makes_of_stand_ins_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbgen.engine.expert_files.CHAINS", ())
+    changes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    folder = save_model(tmp_path / "mixture", "qwen3_moe", **changes)
+    packed, plain = packers.pack(folder, tmp_path, GPTQ, packers.gptq(Rounding()))
+    found = loaded(packed).model
+    assert not any(isinstance(module, FOUR) for module in found.modules())
+    check_scores(found, plain)
+
+
+def test_beside_a_tower_that_is_not_packed(tmp_path: Path) -> None:
+    """Its files have other names than the model."""
+    packed, plain = packers.pack(multimodal.save(tmp_path / "sees", "qwen2_vl"), tmp_path, AWQ, packers.awq(Rounding()))
+    found = loaded(packed).model
+    assert isinstance(found.model.language_model.layers[0].mlp.up_proj, FOUR)
+    stock = AutoModelForMultimodalLM.from_pretrained(plain, dtype=torch.float32)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(input_ids=IDS).logits, stock(input_ids=IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
+    held = load_file(packed / "model.safetensors")
+    del held["model.layers.0.mlp.up_proj.scales"]
+    save_file(held, packed / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"lack model\.layers\.0\.mlp\.up_proj\.scales: download them again"):
+        loaded(packed)
+
+
+@pytest.mark.parametrize(
+    ("described", "package"),
+    [
+        (AWQ | {"version": "gemv"}, "gptqmodel"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "gptqmodel"),
+        (ROUND | {"packing_format": "auto_round:llm_compressor"}, "auto-round"),
+    ],
+)
+def test_what_is_packed_in_another_way_wants_its_package(
+    tiny_model: Path, tmp_path: Path, described: dict[str, Any], package: str
+) -> None:
+    packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
+    edit(packed / "config.json", quantization_config=described)
+    with pytest.raises(ModelError, match=f"pip install {package}"):
+        loaded(packed)
