@@ -36,8 +36,8 @@ constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : ROWS + 2;
 template <>  // which a panel holds in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 
-template <typename T>  // for whose sake no more is compiled, which takes seconds
-constexpr int FEW<Nibbles<T, Scaled>> = 2;
+template <typename T>  // rarer ones, for whose sake no more is compiled, which takes seconds
+constexpr int FEW<Nibbles<T, Scaled>> = ROWS;
 
 // Bytes of rows that stay in a core's first-level cache while weights go by.
 inline int64_t bytes_near() {
