@@ -33,6 +33,7 @@ BOOKKEEPING = {
     "guess",
     "prefix_cache",
     "scheduler",
+    "mixed_chunk",
     "deadlines",
     "block_manager",
     "stateful_blocks",

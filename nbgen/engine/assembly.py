@@ -26,13 +26,14 @@ from nbgen.engine.known_scores import KnownScores
 from nbgen.engine.live_model import LiveModel
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
+from nbgen.engine.mixed_chunk import MixedChunk
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner, compile
 from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
-from nbgen.engine.scheduler import MixedChunk, Scheduler
+from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import BLOCK_SIZE, EngineConfig

@@ -45,7 +45,7 @@ class HybridRunner(ModelRunner):
         with torch.inference_mode():
             for copy in copies:
                 self._copy(copy)
-        if self.native_model is not None and self.native_model.computes(self.cache, batch):
+        if self._runs_in_place(batch):
             # Guesses stand behind the sequence whose state slot is theirs.
             return super().run(sorted(batch, key=_slot), newest=newest)
         batch = [item for item in batch if not isinstance(item.sequence, Guess)]
@@ -83,7 +83,13 @@ class HybridRunner(ModelRunner):
         else:
             self.pool.save(copy.state_slot, copy.snapshot)
 
+    def _runs_in_place(self, batch: list[ScheduledSequence]) -> bool:
+        """Whether all of the batch is computed in C++, which changes states where they lie."""
+        return self.native_model is not None and self.native_model.computes(self.cache, batch)
+
     def _run_group(self, group: list[ScheduledSequence], newest: SampledTokens | None) -> RunOutput:
+        if self._runs_in_place(group):
+            return super().run(group, newest=newest)
         slots = [_slot(item) for item in group]
         begins = group[0].sequence.num_computed == 0
         states = self.stock.states = self.pool.fresh() if begins else self.pool.read(slots)

@@ -16,19 +16,16 @@ from typing import NamedTuple
 
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.guess import Guess, guesses
+from nbgen.engine.mixed_chunk import WHOLE, MixedChunk
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine_state import EngineStatus
 
 _rank = attrgetter("rank")
 
-#: More tokens than any prompt has.
-WHOLE = 2**31
 #: Tokens of a step that are few enough, however little memory there is.
 LEAST_CHUNK = 128
 #: Steps in a row that go well, after which they may compute twice as much of prompts again.
 CALM = 1000
-#: A piece of a prompt has at least this share of what it comes after, all of which it reads once more.
-SHARE_OF_CONTEXT = 1 / 32
 
 
 class ScheduledSequence(NamedTuple):
@@ -40,23 +37,6 @@ class ScheduledSequence(NamedTuple):
     @property
     def samples(self) -> bool:
         return self.num_tokens == self.sequence.num_uncomputed
-
-
-class MixedChunk(NamedTuple):
-    """Prompt tokens of a step that has decodes, too: `least` to `most`, more with more decodes or a longer context.
-
-    Where several prompts come at once, second tokens wait for them for `patience` seconds at most.
-    """
-
-    least: int = WHOLE
-    most: int = WHOLE
-    for_each: float = 0.0
-    patience: float = 0.0
-
-    def tokens(self, decodes: int, context: int) -> int:
-        """Beside so many decodes, after so many tokens of the prompt."""
-        wanted = max(self.least + self.for_each * decodes, context * SHARE_OF_CONTEXT)
-        return int(min(wanted, self.most))
 
 
 def packed(batch: Iterable[ScheduledSequence]) -> Iterator[tuple[int, ScheduledSequence]]:
@@ -96,6 +76,8 @@ class Scheduler:
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        #: Who waits for room, and is looked at again once more than decodes have happened: much may be cached of it.
+        self._crowded: Sequence | None = None
         #: Of whom one makes steps fail: the first of them runs alone, until it has gained a token.
         self.suspects: list[Sequence] = []
         #: Steps in a row for which there was no memory.
@@ -136,7 +118,7 @@ class Scheduler:
             self.waiting.remove(sequence)
         if sequence in self.suspects:
             self.suspects.remove(sequence)
-        self.blocks.free(sequence)
+        self._give_back(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def schedule(self, now: float = math.inf) -> list[ScheduledSequence]:
@@ -228,6 +210,8 @@ class Scheduler:
             if not isinstance(sequence, Guess):
                 sequence.num_computed += num_tokens
                 self.blocks.share(sequence)
+            if num_tokens > 1 or not sequence.num_output:
+                self._crowded = None
 
     def _narrow(self) -> bool:
         """Have steps compute half as much of prompts as before; False where that is little already."""
@@ -292,9 +276,13 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let one that waits run, with what is cached of it; False if it must wait on."""
+        if sequence is self._crowded:
+            return False
         self.blocks.reuse(sequence)
-        if not self._has_room(sequence, len(sequence) + 1) or self.blocks.is_coming(sequence, self.running):
+        crowded = not self._has_room(sequence, len(sequence) + 1)
+        if crowded or self.blocks.is_coming(sequence, self.running):
             self._give_back(sequence)
+            self._crowded = sequence if crowded else None
             return False
         self.waiting.remove(sequence)
         self.blocks.admit(sequence, self.waiting)
@@ -347,3 +335,4 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         self.blocks.free(sequence)
         sequence.num_computed = 0
+        self._crowded = None

@@ -84,7 +84,7 @@ class TensorOutputs:
         if options.hidden_states and hidden is not None:
             outputs += _pieces(sequence, "hidden_states", hidden)
         if options.pooled == "mean" and hidden is not None and len(hidden):
-            new = hidden.float().sum(dim=0).cpu().double()
+            new = hidden.sum(dim=0, dtype=torch.double).cpu()
             sequence.state_sum = new if sequence.state_sum is None else sequence.state_sum + new
         return outputs
 

@@ -21,7 +21,7 @@ from tests.engine.conftest import build, constrain
 from tests.engine.disturbances import DISTURBANCES, disarm
 from tests.engine.test_logit_processors import wire
 from tests.engine.test_native_decoder import DTYPES, TAKEN
-from tests.soak import TIMES
+from tests.soak import TIMES, soaking
 
 #: Of each kind of engine.
 SCENARIOS = 5 * TIMES
@@ -45,6 +45,17 @@ GRAMMARS = {
 }
 
 
+#: What requests want of the model's own numbers.
+TENSORS = [
+    TensorOptions(hidden_states=True),
+    TensorOptions(generation_logits=True, last_hidden_state=True),
+    TensorOptions(logits=True, logprobs=True, generation_hidden_states=True),
+    TensorOptions(pooled="mean"),
+    TensorOptions(pooled="last", hidden_states=True),
+    TensorOptions(routed_experts=0),
+    TensorOptions(routed_experts=1, generation_logits=True),
+]
+
 #: Prefers a token that depends on how long the answer is.
 SHIFTED = """
     def __call__(self, logits, custom_param_list):
@@ -66,6 +77,12 @@ class Place(NamedTuple):
     longest: int
     #: The latest prompts, and what was answered, for others to begin with.
     said: deque[list[int]]
+    #: Whether numbers depend a little on what is computed beside them.
+    rounds: bool
+
+    def shows(self, tensors: TensorOptions) -> bool:
+        """Whether the model has such."""
+        return tensors.routed_experts is None or self.plain.model.routed_experts > 0
 
 
 class Draw:
@@ -78,7 +95,10 @@ class Draw:
         rng = self._rng
         fields = {"rid": rid, "streamed": rng.random() < 0.5, "priority": rng.choice([0, 0, 1]), **self._more()}
         prompt = self._prompt()
-        params = self._params(self._place.longest - len(prompt))
+        room = self._place.longest - len(prompt)
+        if rng.random() < 0.1:
+            fields["prefix_ids"] = self._text()[: room - 1]
+        params = self._params(room - len(fields.get("prefix_ids", ())))
         if rng.random() < 0.06 and not params.grammar and self._place.plain.model.embed_size:
             values = np.random.default_rng(rng.randrange(99)).standard_normal((len(prompt), 64), np.float32)
             return GenerateRequest(**fields, input_embeds=tensor(values), params=params)
@@ -104,7 +124,7 @@ class Draw:
 
     def _params(self, room: int) -> SamplingParams:
         rng = self._rng
-        budget = 1 if rng.random() < 0.05 else rng.randint(1, min(room, 90))
+        budget = rng.choice([0, 1]) if rng.random() < 0.06 else rng.randint(1, min(room, 90))
         chosen: dict[str, object] = {"max_new_tokens": budget, "ignore_eos": rng.random() < 0.5, "custom_params": {}}
         chosen |= {"temperature": 0.0} if rng.random() < 0.5 else self._drawn()
         for options in self._options():
@@ -136,25 +156,29 @@ class Draw:
             {"stop_token_ids": tuple(rng.sample(range(1, 250), 40)), "ignore_eos": False},
             {"stop_token_ids": (45,), "ignore_eos": False, "no_stop_trim": True},
             {"logit_bias": {rng.randrange(1, 250): 30.0}},
+            {"skip_special_tokens": False, "logit_bias": dict.fromkeys(range(4), 20.0)},
         ]
 
     def _more(self) -> dict[str, object]:
         rng = self._rng
         chosen: dict[str, object] = {}
         if rng.random() < 0.5:
-            top, start = rng.choice([0, 3]), rng.choice([None, None, 0, 1])
-            chosen["logprobs"] = LogprobOptions(top=top, start=start, text=rng.random() < 0.3)
-        if rng.random() < 0.05:
-            chosen["tensors"] = rng.choice(
-                [TensorOptions(hidden_states=True), TensorOptions(generation_logits=True, last_hidden_state=True)]
-            )
+            top, start, tokens = rng.choice([0, 3]), rng.choice([None, None, 0, 1]), rng.choice([[], [], [5, 9]])
+            chosen["logprobs"] = LogprobOptions(top=top, start=start, token_ids=tokens, text=rng.random() < 0.3)
+        if rng.random() < 0.08:
+            chosen["tensors"] = rng.choice([each for each in TENSORS if self._place.shows(each)])
         if rng.random() < 0.06:
             chosen["logit_processor"] = wire(SHIFTED)
         if rng.random() < 0.1:
-            chosen["words"] = WordLists(bad=(chr(rng.randrange(65, 120)), "ab"))
+            stops = [[rng.randrange(40, 90)] for _ in range(rng.choice([0, 2]))]
+            bad = [rng.randrange(4, 250), rng.randrange(4, 250)]
+            chosen["words"] = WordLists(
+                bad=[chr(rng.randrange(65, 120)), "ab"], bad_ids=[bad], stop_ids=stops, in_order=rng.random() < 0.5
+            )
         if rng.random() < 0.25 and self._place.adapters:
             chosen["adapter"] = rng.choice([*self._place.adapters])
-        return chosen
+        chosen["namespace"] = rng.choice([(), (), (), ("a",)])
+        return chosen | {"echo": rng.random() < 0.1, "prompt_ids": rng.random() < 0.1}
 
 
 def tensor(values: np.ndarray) -> Tensor:
@@ -218,6 +242,7 @@ def described(outputs: list[GenerateOutput]) -> dict[str, object]:
         "prompt_logprobs": [msgspec.to_builtins(one) for output in outputs for one in output.prompt_logprobs],
         "finish": outputs[-1].finish_reason,
         "tensors": joined(outputs),
+        "echo": [(output.prompt_text, output.prompt_ids) for output in outputs if output.prompt_tokens][:1],
         "counts": (outputs[-1].prompt_tokens, outputs[-1].completion_tokens),
         "order": [output.completion_tokens for output in outputs if output.token_ids],
     }
@@ -279,7 +304,19 @@ def check(seed: int, place: Place, requests: list[GenerateRequest], found: Found
                 assert other["ids"][: len(one["ids"])] == one["ids"], (seed, request)
                 continue
             for name in other:
-                assert one[name] == other[name], (seed, name, request)
+                same = one[name] == other[name] or (place.rounds and _are_close(one[name], other[name]))
+                assert same, (seed, name, request)
+
+
+def _are_close(one: object, other: object) -> bool:
+    """Whether the numbers in both are about the same, and everything else is the same."""
+    if isinstance(one, bytes):
+        one, other = (np.frombuffer(each, np.float32).tolist() for each in (one, other))
+    if isinstance(one, dict):
+        one, other = [[*each.items()] for each in (one, other)]
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_are_close, one, other))
+    return one == other or (isinstance(one, float) and abs(one - other) < 1e-3)
 
 
 #: Families with windows and without, with shared keys, and with states of each kind, in room enough and too little.
@@ -292,30 +329,41 @@ KINDS = {
     "lfm2": (TAKEN["lfm2"], {"kv_cache_bytes": 160 * 1024, "prefill_chunk": 24}, "float32", 128),
     "gemma4_text": (TAKEN["gemma4_text"], {"kv_cache_bytes": 320 * 1024}, "float32", 200),
     "bamba": (TAKEN["bamba"], {"kv_cache_bytes": 320 * 1024}, "float32", 200),
+    "lfm2_moe": (TAKEN["lfm2_moe"], {"kv_cache_bytes": 320 * 1024}, "float32", 128),
+    "qwen3_moe": (TAKEN["qwen3_moe"], {"kv_cache_bytes": 320 * 1024, "prefill_chunk": 24}, "float32", 128),
+    "bloom": ({}, {"kv_cache_bytes": 320 * 1024}, "float32", 128),
+}
+#: Of these, which guess only where they are told to, and those that never can.
+ASKED, NEVER = {"lfm2_moe", "qwen3_moe"}, {"bloom"}
+#: What adapters change where they cannot change all: experts, or layers of other names.
+LAYERS = {
+    "qwen3_moe": ({"target_modules": ["k_proj", "o_proj"]}, {"target_modules": ["q_proj", "v_proj"]}),
+    "bloom": ({}, {"target_modules": ["query_key_value"]}),
 }
 
 
 def place_of(kind: str, dtype: str, folder: Path) -> Place:
     changes, options, _, longest = KINDS[kind]
     model = save_model(
-        folder / "model", kind if kind in TAKEN else "llama", noise=0.0, tie_word_embeddings=True, **changes
+        folder / "model", kind if kind in {*TAKEN, *NEVER} else "llama", noise=0.0, tie_word_embeddings=True, **changes
     )
     given = {"dtype": dtype, "enable_custom_logit_processor": True}
-    guessing = build(model, **given, **options)
+    guessing = build(model, **given, **options, **({"draft_tokens": 7} if kind in ASKED else {}))
     kept = {name: options[name] for name in options.keys() & {"quantization", "grammar_backend"}}
     plain = build(model, **given, **kept, draft_tokens=0)
-    assert (guessing.model.draft_tokens, plain.model.draft_tokens) == (7, 0)
-    adapters = {"a": {}, "b": {"seed": 1, "r": 7, "target_modules": ["q_proj", "v_proj"]}} if dtype == "float32" else {}
+    assert (guessing.model.draft_tokens, plain.model.draft_tokens) == (0 if kind in NEVER else 7, 0)
+    of_first, of_second = LAYERS.get(kind, ({}, {"target_modules": ["q_proj", "v_proj"]}))
+    adapters = {"a": of_first, "b": {"seed": 1, "r": 7, **of_second}} if dtype == "float32" else {}
     saved = {name: save_adapter(folder / name, model, **options) for name, options in adapters.items()}
     for name, adapter in saved.items():
         for assembly in (guessing, plain):
             assembly.engine.install(assembly.adapters.load(name, str(adapter)))
     grammars = ["regex", "json_schema"] if kind == "rounded" else [*GRAMMARS]
-    return Place(guessing, plain, grammars, saved, longest, deque(maxlen=9))
+    return Place(guessing, plain, grammars, saved, longest, deque(maxlen=9), kind in NEVER | ASKED)
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [soaking(kind) if kind in ASKED | NEVER else kind for kind in KINDS])
 def test_every_answer_is_what_it_is_alone_and_without_guesses(kind: str, tmp_path: Path) -> None:
     dtype = KINDS[kind][2]
     if getattr(torch, dtype) not in DTYPES:
@@ -324,7 +372,6 @@ def test_every_answer_is_what_it_is_alone_and_without_guesses(kind: str, tmp_pat
     for seed in range(SCENARIOS):
         scenario(seed, place)
     status = place.guessing.engine.status()
-    assert status.accepted_tokens > 0
-    assert status.drafted_tokens > status.accepted_tokens
+    assert kind in NEVER or status.drafted_tokens > status.accepted_tokens > 0
     for assembly in place[:2]:
         assembly.grammars.close()

@@ -71,7 +71,7 @@ def test_sampling_options_leave_the_numbers_alone(tiny_model: Path, tiny_engine:
     )
 
 
-def test_beside_others_and_after_preemption(tiny_model: Path) -> None:
+def test_beside_others_and_after_preemption(tiny_model: Path, tiny_engine: Assembly) -> None:
     assembly = build(tiny_model, kv_cache_bytes=2**18, prefill_chunk=40)
     prompts = {str(first): [first, *PROMPT[1:]] for first in range(4, 8)}
     many = [
@@ -85,6 +85,9 @@ def test_beside_others_and_after_preemption(tiny_model: Path) -> None:
         np.testing.assert_allclose(rows(found, "logits", vocab), logits[:count], atol=2e-3)
         np.testing.assert_allclose(rows(found, "hidden_states", hidden.shape[1]), hidden[:count], atol=2e-3)
         np.testing.assert_allclose(rows(found, "generation_logits", vocab), logits[count - 1 : -1], atol=2e-3)
+    mean = request(TensorOptions(pooled="mean"), new=0)
+    pieces, whole = (rows(generate(each, [mean])["a"], "pooled", 64) for each in (assembly, tiny_engine))
+    np.testing.assert_array_equal(pieces, whole)
 
 
 def test_nobody_who_does_not_ask_gets_any(tiny_engine: Assembly) -> None:
