@@ -276,7 +276,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let one that waits run, with what is cached of it; False if it must wait on."""
-        if sequence is self._crowded:
+        if sequence is self._crowded and self.running:
             return False
         self.blocks.reuse(sequence)
         crowded = not self._has_room(sequence, len(sequence) + 1)
