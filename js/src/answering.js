@@ -41,8 +41,11 @@ export class Answering {
         this.#keep(turn);
         return this.#caller.call(turn);
       }
-      const tokens = usage?.completion_tokens ?? this.#view(turn).tokens;
-      this.#end(turn, finish_reason?.type === "abort" ? "Stopped" : `Answer ready, ${tokens} tokens`);
+      if (finish_reason?.type === "abort") return this.#end(turn, "Stopped");
+      const view = this.#view(turn);
+      const awaited = turn === this.live;
+      this.#end(turn, `Answer ready, ${usage?.completion_tokens ?? view.tokens} tokens`);
+      if (awaited) this.#frame.read(view.body);
     },
     error: ({ error }, turn) => {
       turn.error = error.message;

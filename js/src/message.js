@@ -146,13 +146,13 @@ class Thoughts {
 export class Answer {
   text = "";
   tokens = 0;
-  #body = h("div", { class: "nbgen-text" });
+  body = h("div", { class: "nbgen-text" });
   #thoughts = new Thoughts();
   #calls = new Calls();
   #note = h("span", { class: "nbgen-note" });
   #tools;
   #versions;
-  #blocks = new Blocks(this.#body);
+  #blocks = new Blocks(this.body);
   #due = false;
   #timer = 0;
   #frame = 0;
@@ -171,7 +171,7 @@ export class Answer {
     const again = { type: "button", class: "nbgen-quiet", "aria-label": "Regenerate answer", click: () => actions.again(turn) };
     this.#tools = h("span", { class: "nbgen-tools", hidden: true }, ...(actions.again ? [h("button", again, "Regenerate")] : []), copyButton("Copy answer", () => this.text));
     const foot = h("div", { class: "nbgen-foot" }, ...(this.#versions ? [this.#versions.element] : []), this.#note, this.#tools);
-    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.#body, this.#calls.element, foot);
+    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.body, this.#calls.element, foot);
   }
 
   show(place, count) {

@@ -268,6 +268,7 @@ def test_released_memory_is_said_and_resumed(lab: Lab, opened: Notebook, panel: 
     resume = page.get_by_role("button", name="Resume")
     resume.click()
     expect(resume).to_be_hidden()
+    expect(panel.message).to_be_focused()
     page.get_by_role("button", name="Retry").click()
     expect(panel.answers.nth(1)).to_contain_text("8 tokens")
 
@@ -308,7 +309,7 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     spoken = [words for words in said() if not words.startswith("Loading")]
     assert len(spoken) < 8, "a screen reader reads every change"
     assert "Generating" in spoken
-    assert page.evaluate("document.querySelectorAll('.nbgen [aria-live]:not([aria-live=off])').length") == 0
+    assert page.locator(".nbgen [aria-live]:not([aria-live=off])").all_text_contents() == [""], "no answer token by token"
 
 
 def test_panels_share_one_connection(lab: Lab, page: Page, listen: Callable[..., None]) -> None:
