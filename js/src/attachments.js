@@ -34,7 +34,7 @@ export class Attachments {
     this.#allowed = allowed;
     this.#recorder = new Recorder({ say, take: (file) => this.add([file]), allowed: () => allowed("audio") });
     this.list = h("ul", { class: "nbgen-files", "aria-label": "Files of this message", hidden: true });
-    this.element = h("div", { class: "nbgen-attach-area" }, ...Object.values(this.#buttons), this.#recorder.element, this.#input);
+    this.element = h("div", {}, ...Object.values(this.#buttons), this.#recorder.element, this.#input);
   }
 
   get parts() {

@@ -13,7 +13,7 @@ from tests.browser.panel import Panel, until
 from tests.browser.test_conversation import answer_with
 
 CHAT = "import nbgen\nnbgen.Chat(max_new_tokens=8)"
-CODE = "import nbgen\nnbgen.Chat(regex='```py\\n[a-z]*', ignore_eos=True, max_new_tokens=20_000)"
+CODE = "import nbgen\nnbgen.Chat(regex='```py\\n[a-z]*', min_new_tokens=20_000, max_new_tokens=20_000)"
 STREAM = "import nbgen\nnbgen.Stream('Once', max_new_tokens=4, ignore_eos=True)"
 WIDE = "wide " * 100
 MARKDOWN = f"""```python
