@@ -4,8 +4,9 @@ import { composing, DONE, focusOf, h } from "./dom.js";
 import { INSERT } from "./markdown.js";
 import { Notebook } from "./notebook.js";
 
-/** After which a screen reader has what it is to read. */
+/** After which a screen reader has what it is to read; characters that take it five minutes. */
 const HEARD_MS = 1000;
+const MAX_READ = 5000;
 const STATES = { queued: "Reading the prompt", loading: "Loading model", running: "Generating" };
 
 export class Frame {
@@ -64,9 +65,9 @@ export class Frame {
     this.#status.title = title || words;
   }
 
-  /** Have a screen reader read out what an element shows, once, where its user is in this panel. */
+  /** Have a screen reader read out once what an element shows, where its user is in this panel; nothing that takes long. */
   read(element) {
-    if (focusOf(this.element)?.closest(".nbgen") !== this.element) return;
+    if (focusOf(this.element)?.closest(".nbgen") !== this.element || element.textContent.length > MAX_READ) return;
     const copy = element.cloneNode(true);
     copy.querySelectorAll("button").forEach((button) => button.remove());
     this.#aloud.replaceChildren(copy);

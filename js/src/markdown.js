@@ -2,7 +2,7 @@
 // web and mail addresses become links: what a model writes may be hostile.
 
 import { Lexer, Tokenizer } from "marked";
-import { copyButton, h, scroller } from "./dom.js";
+import { copyButton, h, reach, scroller } from "./dom.js";
 import { highlight } from "./highlight.js";
 import { extensions, formula, startInHeading } from "./maths.js";
 
@@ -124,7 +124,9 @@ function coloured(token) {
 /** Have a block of code in the page show what has become of it, whatever is scrolled or has the focus in it; whether it is one. */
 export function grown([block], [token]) {
   if (token?.type !== "code" || !block?.matches?.(".nbgen-code") || block.firstChild.firstChild.textContent !== (token.lang ?? "")) return false;
-  block.querySelector("code").replaceChildren(...coloured(token));
+  const code = block.querySelector("code");
+  code.replaceChildren(...coloured(token));
+  reach(code.parentNode);
   return true;
 }
 

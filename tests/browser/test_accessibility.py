@@ -104,6 +104,13 @@ def test_what_is_too_wide_is_reached_by_keys_buttons_are_in_sight_and_a_copy_is_
     assert panel.message.bounding_box()["height"] > 40, "a line of such letters"
     page.evaluate("document.body.removeAttribute('style')")
 
+    page.unroute_all()
+    answer_with(page, "long " * 1001)
+    panel.ask("again")
+    expect(panel.answers.last).to_contain_text("long")
+    expect(panel.status).to_have_text(READY)
+    assert len(aloud.json_value()) == 2, "nobody has to listen for so long"
+
 
 @pytest.mark.parametrize("opened", [CODE], indirect=True)
 def test_code_that_is_being_written_keeps_the_focus_and_stays_where_it_was_moved(
