@@ -170,7 +170,9 @@ def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
 
 def test_nothing_moves_for_those_who_want_it_so(browser: Browser) -> None:
     page = browser.new_page(reduced_motion="reduce")
-    page.set_content(f'<style>{CSS}</style><div class="nbgen"><div class="nbgen-live"><p class="nbgen-text"></p></div></div>')
+    page.set_content(
+        f'<style>{CSS}</style><div class="nbgen"><div class="nbgen-live"><p class="nbgen-text"></p></div></div>'
+    )
     waiting = page.locator("p").evaluate("text => getComputedStyle(text, '::before').animationName")
     assert waiting == "none"
     page.close()
