@@ -92,6 +92,7 @@ export class Attachments {
   }
 
   async add(files) {
+    this.#done(); // now: once a file has been read, somebody may be writing elsewhere
     this.#reading += 1;
     const refusals = [];
     for (const file of files) {
@@ -102,7 +103,6 @@ export class Attachments {
     }
     this.#reading -= 1;
     if (refusals.length) this.#say([...new Set(refusals)].join("; "));
-    this.#done();
   }
 
   /** Take a file. Words why it was not taken, or "". */

@@ -265,7 +265,7 @@ def test_released_memory_is_said_and_resumed(lab: Lab, opened: Notebook, panel: 
     panel.ask("two")
     notice = page.get_by_role("alert").filter(has_text="nothing can be generated")
     expect(notice).to_be_visible()
-    resume = page.get_by_role("button", name="Resume")
+    resume = page.get_by_role("button", name="Resume", exact=True)
     resume.click()
     expect(resume).to_be_hidden()
     expect(panel.message).to_be_focused()
