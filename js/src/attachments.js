@@ -34,7 +34,7 @@ export class Attachments {
     this.#allowed = allowed;
     this.#recorder = new Recorder({ say, take: (file) => this.add([file]), allowed: () => allowed("audio") });
     this.list = h("ul", { class: "nbgen-files", "aria-label": "Files of this message", hidden: true });
-    this.element = h("div", { class: "nbgen-attach-area" }, ...Object.values(this.#buttons), this.#recorder.element, this.#input);
+    this.element = h("div", {}, ...Object.values(this.#buttons), this.#recorder.element, this.#input);
   }
 
   get parts() {
@@ -92,6 +92,7 @@ export class Attachments {
   }
 
   async add(files) {
+    this.#done(); // now: once a file has been read, somebody may be writing elsewhere
     this.#reading += 1;
     const refusals = [];
     for (const file of files) {
@@ -102,7 +103,6 @@ export class Attachments {
     }
     this.#reading -= 1;
     if (refusals.length) this.#say([...new Set(refusals)].join("; "));
-    this.#done();
   }
 
   /** Take a file. Words why it was not taken, or "". */

@@ -1,6 +1,6 @@
 // Markdown that grows: blocks that can no longer change are rendered once, only the open tail is rendered again.
 
-import { lex, nodes } from "./markdown.js";
+import { grown, lex, nodes } from "./markdown.js";
 
 const PLAIN_ABOVE = 200_000;
 
@@ -18,6 +18,7 @@ export class Blocks {
   update(text) {
     if (text.length > PLAIN_ABOVE) return this.#showPlain(text);
     const { done, open, length } = split(text.slice(this.#settled));
+    if (!done.length && grown(this.#tail, open)) return;
     for (const old of this.#tail) old.remove();
     this.#append(done);
     this.#settled += length;

@@ -7,8 +7,6 @@ import { events } from "./sse.js";
 const RETRY_MS = [300, 1000, 3000, 5000];
 const HIDDEN_MS = 5000;
 const FRAME_MS = 16;
-/** The server says something every ten seconds: a connection that brings nothing for so long died unseen, as in a sleep. */
-const SILENT_MS = 30_000;
 
 /** The page's bus for a server; bundles of several notebooks share it. */
 export function pageBus(server) {
@@ -99,17 +97,7 @@ export class Bus {
     if (start) this.#starts.shift();
     if (this.#starts.length) return this.#stream.abort();
     const stream = this.#stream;
-    let silence = 0;
-    const heard = () => {
-      clearTimeout(silence);
-      silence = setTimeout(() => stream.abort(), SILENT_MS);
-    };
-    heard();
-    try {
-      for await (const { event, data } of events(response.body, heard)) this.#event(event, JSON.parse(data), follow);
-    } finally {
-      clearTimeout(silence);
-    }
+    for await (const { event, data } of events(response.body, () => stream.abort())) this.#event(event, JSON.parse(data), follow);
   }
 
   #event(event, data, follow) {

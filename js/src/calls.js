@@ -22,7 +22,7 @@ export function gain(turn, { text, reasoning, tool_calls }) {
 export class Calls {
   #lines = [];
   #begun = new Map();
-  element = h("div", { class: "nbgen-calls", hidden: true });
+  element = h("div", { hidden: true });
 
   /** What is new of calls that are still to come. */
   grow(deltas) {
@@ -71,7 +71,7 @@ export class Calls {
 
 class Line {
   #name = h("code");
-  #words = h("span", { class: "nbgen-call-result" });
+  #words = h("span");
   #body = h("div", { class: "nbgen-call-body" });
   #call;
   #spread;

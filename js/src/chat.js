@@ -1,15 +1,15 @@
-// The chat panel: a conversation with branches and one input. Knows a transport by its five methods, not which.
+// The chat panel: a conversation with branches and one input: what is asked in it, here and elsewhere, and how one chat
+// gives way to another. What comes of a question is Answering's. Knows a transport by its five methods, not which.
 
+import { Answering } from "./answering.js";
 import { Attachments } from "./attachments.js";
 import { Caller } from "./caller.js";
-import { gain } from "./calls.js";
 import { Compose, WAIT } from "./compose.js";
 import { contentOf, mediaOf, sendable } from "./content.js";
 import { Conversation } from "./conversation.js";
 import { h, newId } from "./dom.js";
-import { common, Frame } from "./frame.js";
+import { Frame } from "./frame.js";
 import { tellTurns } from "./kernel.js";
-import { numbers } from "./message.js";
 import { Senses } from "./senses.js";
 import { LOST } from "./server.js";
 import { settings } from "./settings.js";
@@ -20,67 +20,35 @@ export class Chat {
   #model;
   #transport = null;
   #opened = null;
-  #tree = new Tree();
-  #live = null;
   #own = ""; // the run that was begun here last
-  #elsewhere = new WeakSet(); // answers that another window keeps
   #left = null; // the conversation that another one takes the place of
-  #unheard = null; // the run that is to stop once the server is there again
   #frame;
   #compose;
   #files;
   #senses = new Senses(() => this.#files);
   #variables;
   #caller;
+  #answering;
 
   #conversation = new Conversation({
     again: (turn) => this.#again(turn),
     edit: (turn, area) => this.#sendEdited(turn, area),
-    step: (turn, by) => this.#frame.say(this.#conversation.step(this.#tree, turn, by)),
+    step: (turn, by) => this.#frame.say(this.#conversation.step(turn, by)),
     focus: () => this.focus(),
     fresh: () => this.#newChat(),
     retry: (turn) => this.#retry(turn),
-    missing: (turn) => (turn === this.#live ? null : this.#caller.missing(turn.run)),
+    missing: (turn) => (turn === this.#answering.live ? null : this.#caller.missing(turn.run)),
   });
-
-  #handlers = {
-    delta: ({ text, tokens, reasoning = "", index = 0, tool_call_deltas = [], tool_calls = [] }, turn) => {
-      if (index !== 0) return;
-      const calls = gain(turn, { text, reasoning, tool_calls });
-      this.#view(turn).add(text, tokens, reasoning);
-      if (calls.length || tool_call_deltas.length) this.#view(turn).call(calls, tool_call_deltas);
-    },
-    restart: (_, turn) => {
-      turn.content = turn.reasoning = "";
-      delete turn.tool_calls;
-      this.#view(turn).restart();
-    },
-    done: ({ finish_reason, usage, ttft_s, tokens_per_s }, turn) => {
-      Object.assign(turn, { finish_reason, usage, ttft_s, tokens_per_s });
-      this.#view(turn).finish(numbers(turn));
-      if (turn === this.#live && turn.tool_calls && finish_reason?.type !== "abort") {
-        this.#keep(turn);
-        return this.#caller.call(turn);
-      }
-      const tokens = usage?.completion_tokens ?? this.#view(turn).tokens;
-      this.#end(turn, finish_reason?.type === "abort" ? "Stopped" : `Answer ready, ${tokens} tokens`);
-    },
-    error: ({ error }, turn) => {
-      turn.error = error.message;
-      this.#view(turn).fail(error, () => this.#retry(turn));
-      this.#end(turn, "Failed");
-    },
-  };
 
   constructor(model, name) {
     this.#model = model;
     const say = (words) => this.#frame.say(words);
     this.#variables = new Variables(model, say);
-    this.#caller = new Caller(model, { say, fail: (words) => this.#uncalled(words) });
+    this.#caller = new Caller(model, { say, fail: (words) => this.#answering.uncalled(words) });
     this.#files = new Attachments({ say, done: () => this.focus(), write: (text) => this.#compose.add(text), allowed: (kind) => this.#senses.refusal(kind) });
     this.#compose = new Compose({
       send: (text) => this.#send(text),
-      stop: () => this.#stop(),
+      stop: () => this.#answering.stop(),
       wait: () => say(WAIT),
       placeholder: model.get("placeholder"),
       files: this.#files,
@@ -95,7 +63,9 @@ export class Chat {
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
-    this.#conversation.show(this.#tree);
+    const parts = { frame: this.#frame, compose: this.#compose, conversation: this.#conversation, caller: this.#caller, senses: this.#senses };
+    this.#answering = new Answering(model, { ...parts, retry: (turn) => this.#retry(turn) });
+    this.#conversation.show();
   }
 
   /** Show what is known of the chat, and go on reading an answer that is being written. */
@@ -106,6 +76,7 @@ export class Chat {
   async #open(transport) {
     this.#transport = transport;
     this.#senses.open(transport);
+    this.#answering.open(transport);
     this.#conversation.empty.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
     const id = this.#model.get("chat");
@@ -119,17 +90,17 @@ export class Chat {
   /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
   async refresh(glance = false) {
     await this.#opened;
-    if (glance && this.#live) return;
+    if (glance && this.#answering.live) return;
     const { turns = [] } = (await this.#transport.snapshot().catch(() => null)) ?? {};
-    const writing = this.#live && !turns.some((turn) => turn.run === this.#live.run && !Tree.unfinished(turn));
+    const writing = this.#answering.live && !turns.some((turn) => turn.run === this.#answering.live.run && !Tree.unfinished(turn));
     const found = this.#beside(() => this.#tree.grow(turns), writing);
     if (!found.length) return;
-    for (const turn of found) if (!Tree.continues(turn) || this.#elsewhere.has(turn.parent)) this.#elsewhere.add(turn);
-    this.#conversation.following.during(() => this.#conversation.show(this.#tree));
+    for (const turn of found) if (!Tree.continues(turn) || this.#answering.elsewhere.has(turn.parent)) this.#answering.elsewhere.add(turn);
+    this.#conversation.following.during(() => this.#conversation.show());
     const newest = writing ? null : found.find(({ run }) => run && run === turns.at(-1).run);
-    if (newest && this.#caller.knows(newest)) this.#caller.call(this.#begin(newest));
-    else if (newest && Tree.unfinished(newest)) this.#begin(newest);
-    found.filter(Tree.unfinished).forEach((turn) => this.#follow(turn));
+    if (newest && this.#caller.knows(newest)) this.#caller.call(this.#answering.begin(newest));
+    else if (newest && Tree.unfinished(newest)) this.#answering.begin(newest);
+    found.filter(Tree.unfinished).forEach((turn) => this.#answering.follow(turn));
   }
 
   close() {
@@ -137,6 +108,10 @@ export class Chat {
     this.#conversation.close();
     this.#frame.close();
     this.#transport?.close();
+  }
+
+  get #tree() {
+    return this.#conversation.tree;
   }
 
   /** What is written and not sent, and the conversation that gives way or comes back, for the view that takes this one's place. */
@@ -160,11 +135,11 @@ export class Chat {
     const stale = after && (!this.#tree.answer(after) || this.#caller.stopped(after));
     if (stale || this.#tree.answer(run)) return;
     if (!messages) {
-      if (after && this.#live?.run === after) this.#rest();
+      if (after && this.#answering.live?.run === after) this.#answering.rest();
       return this.refresh();
     }
     this.#started({ run, messages });
-    if (after && this.#elsewhere.has(this.#tree.answer(after))) this.#elsewhere.add(this.#tree.answer(run));
+    if (after && this.#answering.elsewhere.has(this.#tree.answer(after))) this.#answering.elsewhere.add(this.#tree.answer(run));
     this.#transport.follow(run, 0);
   }
 
@@ -173,17 +148,14 @@ export class Chat {
     if (event === "started") return this.#started(data);
     if (event === "expanded") return this.#variables.receive(data);
     this.#conversation.empty.hear(data);
-    const turn = this.#tree.answer(data.run);
-    if (data.run && (!turn || !Tree.unfinished(turn))) return;
-    if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data, turn);
-    else if (event === "online" && this.#live?.run === this.#unheard) this.#stop();
+    this.#answering.receive(event, data);
   }
 
   /** Text goes to the model once its `{{…}}` have been filled in and seen. */
   #send(text) {
     const files = this.#files.parts;
     if (this.#files.unfinished) return this.#frame.say(this.#files.unfinished);
-    if (!(text.trim() || files.length) || this.#live || !this.#transport) return;
+    if (!(text.trim() || files.length) || this.#answering.live || !this.#transport) return;
     if (!this.#variables.ready(this.#compose.input)) return;
     const system = this.#model.get("system");
     const before = this.#tree.said.filter(({ role }) => role !== "system");
@@ -202,8 +174,8 @@ export class Chat {
 
   /** Whether an answer may begin now; says why not. */
   #free() {
-    if (this.#live) this.#frame.say("Stop this answer first");
-    return !this.#live;
+    if (this.#answering.live) this.#frame.say("Stop this answer first");
+    return !this.#answering.live;
   }
 
   #run(asked, version) {
@@ -222,7 +194,7 @@ export class Chat {
   }
 
   #retry(failed) {
-    if (this.#live) return;
+    if (this.#answering.live) return;
     const messages = this.#tree.messages(failed.parent);
     if (!failed.content) this.#tree.drop(failed);
     this.#run(messages);
@@ -232,7 +204,7 @@ export class Chat {
   #started({ run, messages, version }) {
     const add = () => this.#tree.add(messages, run, version);
     const own = run === this.#own;
-    this.#begin(own ? add() : this.#beside(add));
+    this.#answering.begin(own ? add() : this.#beside(add));
     if (own) this.#conversation.following.toEnd();
     this.#frame.say("Sending");
   }
@@ -246,56 +218,29 @@ export class Chat {
     return added;
   }
 
-  #begin(turn) {
-    this.#caller.done();
-    this.#live = turn;
-    this.#view(turn); // now, as it says nothing yet: what comes is added to it, also where another branch is shown
-    this.#frame.busy = this.#compose.busy = true;
-    this.#conversation.following.during(() => this.#conversation.show(this.#tree));
-    return turn;
-  }
-
   #restore(tree, chat) {
-    this.#tree = tree;
+    this.#conversation.tree = tree;
     const last = tree.path().at(-1);
     if (Tree.unfinished(last) && chat?.run?.run !== last.run) last.error = LOST; // what had come is all there is
-    this.#conversation.show(this.#tree);
+    this.#conversation.show();
     this.#conversation.following.toEnd();
-    if (this.#caller.knows(last)) return this.#caller.call(this.#begin(last));
+    if (this.#caller.knows(last)) return this.#caller.call(this.#answering.begin(last));
     if (!Tree.unfinished(last)) return;
-    this.#begin(last);
+    this.#answering.begin(last);
     this.#frame.state(chat.run);
-    this.#follow(last);
-  }
-
-  /** Read an answer that is being written from its beginning: what is known of it lacks what has come of its next call. */
-  #follow(turn) {
-    this.#handlers.restart({}, turn);
-    this.#transport.follow(turn.run, 0);
-  }
-
-  async #stop() {
-    if (this.#caller.waiting) return this.#caller.stop();
-    const { run } = this.#live;
-    this.#frame.say("Stopping");
-    try {
-      await this.#transport.cancel(run);
-    } catch (error) {
-      if (!error.status) this.#unheard = run;
-      if (this.#live?.run === run) this.#frame.say(error.message);
-    }
+    this.#answering.follow(last);
   }
 
   #key(event) {
-    if (event.key === "Escape" && this.#live) this.#stop();
+    if (event.key === "Escape" && this.#answering.live) this.#answering.stop();
     const plain = !(event.shiftKey || event.ctrlKey || event.altKey || event.metaKey);
-    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text && !this.#live) this.#conversation.editLast(this.#tree, event);
+    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text && !this.#answering.live) this.#conversation.editLast(event);
     else this.#compose.key(event);
   }
 
   #newChat() {
     if (!this.#tree.size) return this.focus();
-    if (this.#live) this.#stop();
+    if (this.#answering.live) this.#answering.stop();
     this.#left = { chat: this.#model.get("chat"), tree: this.#tree };
     this.#frame.notebook.drop(this.#left.chat);
     this.#turn(newId());
@@ -314,37 +259,5 @@ export class Chat {
     this.focus();
     this.#model.set("chat", chat);
     this.#model.save_changes();
-  }
-
-  /** Once this answer is there; words for what the notebook does not keep, or "". */
-  #keep(turn) {
-    const here = !this.#elsewhere.has(turn);
-    tellTurns(this.#model, "ended", here ? this.#tree.said : []);
-    return here ? this.#frame.notebook.keep(this.#model.get("chat"), this.#tree) : "";
-  }
-
-  #uncalled(words) {
-    const turn = this.#live;
-    this.#end(turn, words);
-    this.#view(turn).finish([numbers(turn), words].filter(Boolean).join(" · "));
-    this.#conversation.show(this.#tree);
-  }
-
-  #end(turn, words) {
-    const lost = this.#keep(turn);
-    if (turn !== this.#live) return;
-    this.#senses.look();
-    this.#rest(lost ? `${words}. ${lost}` : words);
-  }
-
-  #rest(words) {
-    this.#caller.done();
-    this.#live = null;
-    this.#compose.busy = false;
-    this.#frame.rest(words);
-  }
-
-  #view(turn) {
-    return this.#conversation.view(turn);
   }
 }

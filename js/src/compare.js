@@ -19,6 +19,7 @@ export class Compare {
   #compose;
   #cells;
   #oneModel;
+  #prompt;
   #round = "";
 
   #handlers = {
@@ -32,7 +33,8 @@ export class Compare {
     this.#model = model;
     const send = (text) => text.trim() && this.#start(text);
     this.#compose = new Compose({ send, stop: () => this.#stop(), wait: () => this.#frame.say(WAIT), placeholder: "One prompt for all", rows: 1, words: WORDS });
-    this.#compose.text = model.get("prompt");
+    this.#compose.text = this.#prompt = model.get("prompt");
+    model.on?.("change:prompt", () => this.#changed());
     this.#cells = model.get("cells").map((fields) => new Cell(fields));
     this.#oneModel = this.#cells.every(({ server, load, adapter }) => server === undefined && !load && !adapter);
     const style = `--columns: ${model.get("columns")}`;
@@ -95,6 +97,13 @@ export class Compare {
     return turns.length;
   }
 
+  /** Another prompt, as of another window: what is written here and was not run stays. */
+  #changed() {
+    const prompt = this.#model.get("prompt");
+    if (this.#compose.text === this.#prompt) this.#compose.text = prompt;
+    this.#prompt = prompt;
+  }
+
   /** The cells whose answers are still to come. */
   get #open() {
     return this.#cells.filter(({ state }) => state !== "idle");
@@ -112,6 +121,8 @@ export class Compare {
 
   async #start(prompt) {
     if (this.#open.length || !this.#transport) return;
+    this.#model.set("prompt", prompt);
+    this.#model.save_changes();
     const round = (this.#round = newId());
     const ask = (cell) => this.#ask(cell, prompt, `${round}.${this.#cells.indexOf(cell)}`);
     for (const cell of this.#cells) cell.wait();

@@ -66,7 +66,7 @@ export class Compose {
 
   #grow() {
     this.input.style.height = "auto";
-    if (!this.input.scrollHeight) return; // not in the page yet
+    if (!this.text || !this.input.scrollHeight) return; // as high as its rows, also where letters grow; or not in the page yet
     this.input.style.height = `${Math.min(this.input.scrollHeight, TALLEST)}px`;
   }
 }

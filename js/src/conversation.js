@@ -17,9 +17,9 @@ export class Conversation {
   element = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
   following = new WayBack(this.element);
   empty = new Empty();
+  tree = new Tree();
   #views = new Map();
   #actions;
-  #tree = null;
   #oldest = null;
   #earlier = h("button", { type: "button", class: "nbgen-small nbgen-earlier", click: () => this.#more() }, "Earlier messages");
   #all = () => this.#more(Infinity);
@@ -42,17 +42,16 @@ export class Conversation {
   }
 
   /** The tree's branch, with as little change to the page as possible; `still`, no less of it than before. */
-  show(tree, still = false) {
-    this.#tree = tree;
+  show(still = false) {
     const path = this.#path();
     const first = this.#first(path, still);
     for (const turn of path.slice(0, first)) this.#views.delete(turn);
     const turns = path.slice(first);
     this.#oldest = turns[0];
     for (const turn of turns) {
-      const versions = tree.versions(turn);
+      const versions = this.tree.versions(turn);
       this.view(turn).show(versions.indexOf(turn), versions.length);
-      if (turn.tool_calls) this.view(turn).results(tree.results(turn).map((text) => text ?? this.#actions.missing(turn)));
+      if (turn.tool_calls) this.view(turn).results(this.tree.results(turn).map((text) => text ?? this.#actions.missing(turn)));
     }
     const shown = turns.length ? turns.map((turn) => this.view(turn).element) : [this.empty.element];
     if (first) shown.unshift(this.#earlier);
@@ -63,7 +62,7 @@ export class Conversation {
   }
 
   #path() {
-    return this.#tree.path().filter(({ role }) => role === "user" || role === "assistant");
+    return this.tree.path().filter(({ role }) => role === "user" || role === "assistant");
   }
 
   /** The place of the first turn that is shown: where it was, unless a reader at the end has long left it behind. */
@@ -84,26 +83,27 @@ export class Conversation {
     const focused = focusOf(element) === this.#earlier;
     const below = element.scrollHeight - element.scrollTop;
     this.following.instead(() => {
-      this.show(this.#tree, true);
+      this.show(true);
       element.scrollTop = element.scrollHeight - below;
     });
     if (focused && this.#oldest === path[0]) element.focus({ preventScroll: true }); // the button is gone
   }
 
   /** Choose and show the version that is `by` places from this one; words for it. */
-  step(tree, turn, by) {
+  step(turn, by) {
+    const { tree } = this;
     const versions = tree.versions(turn);
     const next = versions[(versions.indexOf(turn) + by + versions.length) % versions.length];
     tree.choose(next);
     if (!tree.path().includes(this.#oldest)) this.#oldest = next;
-    this.following.instead(() => this.show(tree, true));
+    this.following.instead(() => this.show(true));
     this.view(next).element.querySelector(`[aria-label="${by < 0 ? "Previous" : "Next"} version"]`)?.focus();
     return `Version ${versions.indexOf(next) + 1} of ${versions.length}`;
   }
 
   /** Have the last question edited, if there is one. */
-  editLast(tree, event) {
-    const turn = tree.path().findLast(({ role }) => role === "user");
+  editLast(event) {
+    const turn = this.tree.path().findLast(({ role }) => role === "user");
     if (!turn) return;
     event.preventDefault();
     this.view(turn).edit();

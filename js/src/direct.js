@@ -55,10 +55,16 @@ export class Direct {
 
   /** Have a model loaded; the present one takes back memory that was released. Throws with words why it cannot be. */
   async load(model) {
-    const { body } = await this.#server.request("model/load", { body: model ? { model } : {} });
-    for await (const { event, data } of events(body)) {
-      if (event === "error") throw new Error(JSON.parse(data).error.message);
-      if (event === "progress") this.#listener("progress", JSON.parse(data));
+    const reading = new AbortController();
+    try {
+      const { body } = await this.#server.request("model/load", { body: model ? { model } : {}, signal: reading.signal });
+      for await (const { event, data } of events(body, () => reading.abort())) {
+        if (event === "error") throw new Error(JSON.parse(data).error.message);
+        if (event === "progress") this.#listener("progress", JSON.parse(data));
+      }
+    } catch (error) {
+      if (!reading.signal.aborted) throw error;
+      await this.load(model); // which joins what goes on
     }
   }
 

@@ -48,10 +48,10 @@ export function copyButton(label, source, words = "Copy") {
   return button;
 }
 
-/** Whether an element takes the focus: while it is too wide for its place, so that keys move it sideways. */
 const wide = globalThis.ResizeObserver && new ResizeObserver((changes) => changes.forEach(({ target }) => reach(target)));
 
-function reach(element) {
+/** Have an element take the focus while it is too wide for its place, so that keys move it sideways. */
+export function reach(element) {
   if (element.scrollWidth > element.clientWidth) element.setAttribute("tabindex", "0");
   else if (element !== focusOf(element)) element.removeAttribute("tabindex");
 }

@@ -1,13 +1,17 @@
 // What every panel has around its content: the model's name, one line of status that speaks, a bar while a model loads.
 
-import { composing, DONE, h } from "./dom.js";
+import { composing, DONE, focusOf, h } from "./dom.js";
 import { INSERT } from "./markdown.js";
 import { Notebook } from "./notebook.js";
 
+/** After which a screen reader has what it is to read; characters that take it five minutes. */
+const HEARD_MS = 1000;
+const MAX_READ = 5000;
 const STATES = { queued: "Reading the prompt", loading: "Loading model", running: "Generating" };
 
 export class Frame {
   #status = h("span", { class: "nbgen-status", role: "status" });
+  #aloud = h("span", { class: "nbgen-offscreen", "aria-live": "polite" });
   #dot = h("span", { class: "nbgen-dot", role: "img" });
   #busy = false;
   #connected = true;
@@ -22,7 +26,7 @@ export class Frame {
       "div",
       { class: "nbgen", role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "true" },
       ...parts,
-      h("div", { class: "nbgen-head" }, this.#dot, this.#name, this.#loading, this.#status, ...tools),
+      h("div", { class: "nbgen-head" }, this.#dot, this.#name, this.#loading, this.#status, this.#aloud, ...tools),
     );
     this.element.addEventListener("keydown", (event) => {
       if (saves(event)) return this.#save(event);
@@ -59,6 +63,16 @@ export class Frame {
   say(words = "", title = "") {
     if (this.#status.textContent !== words) this.#status.textContent = words;
     this.#status.title = title || words;
+  }
+
+  /** Have a screen reader read out once what an element shows, where its user is in this panel; nothing that takes long. */
+  read(element) {
+    if (focusOf(this.element)?.closest(".nbgen") !== this.element || element.textContent.length > MAX_READ) return;
+    const copy = element.cloneNode(true);
+    copy.querySelectorAll("button").forEach((button) => button.remove());
+    this.#aloud.replaceChildren(copy);
+    this.#aloud.textContent = this.#aloud.innerText;
+    setTimeout(() => this.#aloud.replaceChildren(), HEARD_MS);
   }
 
   /** The model's name without the folders or the owner before it. */

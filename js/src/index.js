@@ -30,7 +30,7 @@ function mount(model, host, direct) {
     return model.get("transport") === "direct" ? new Unreachable(listener) : new Comm(own, chat, listener);
   };
   const way = new Way(transport, direct);
-  const released = new Released(way);
+  const released = new Released(way, () => panel.element.querySelector("textarea").focus());
   panel.element.append(released.element);
   host.replaceChildren(panel.element);
   panel.open(way);

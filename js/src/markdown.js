@@ -2,7 +2,7 @@
 // web and mail addresses become links: what a model writes may be hostile.
 
 import { Lexer, Tokenizer } from "marked";
-import { copyButton, h, scroller } from "./dom.js";
+import { copyButton, h, reach, scroller } from "./dom.js";
 import { highlight } from "./highlight.js";
 import { extensions, formula, startInHeading } from "./maths.js";
 
@@ -112,10 +112,27 @@ function table(token, depth) {
   return h("table", {}, h("thead", {}, row(token.header, "th")), h("tbody", {}, ...token.rows.map((cells) => row(cells, "td"))));
 }
 
-function codeBlock(token) {
+function languageOf({ lang = "" }) {
+  return /^[\w+#-]*/.exec(lang)[0].toLowerCase();
+}
+
+function coloured(token) {
   const complete = /\n {0,3}(?:`{3,}|~{3,})[ \t]*\n*$/.test(token.raw);
-  const language = /^[\w+#-]*/.exec(token.lang ?? "")[0].toLowerCase();
-  const code = h("code", {}, ...(complete ? highlight(token.text, language) : [token.text]));
+  return complete ? highlight(token.text, languageOf(token)) : [token.text];
+}
+
+/** Have a block of code in the page show what has become of it, whatever is scrolled or has the focus in it; whether it is one. */
+export function grown([block], [token]) {
+  if (token?.type !== "code" || !block?.matches?.(".nbgen-code") || block.firstChild.firstChild.textContent !== (token.lang ?? "")) return false;
+  const code = block.querySelector("code");
+  code.replaceChildren(...coloured(token));
+  reach(code.parentNode);
+  return true;
+}
+
+function codeBlock(token) {
+  const language = languageOf(token);
+  const code = h("code", {}, ...coloured(token));
   const toCell = (words, label, replace) => {
     const button = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": label, title: label }, words);
     const detail = () => ({ code: code.textContent, replace });

@@ -37,7 +37,7 @@ export const extensions = {
 };
 
 /** Where a block begins within the paragraph; what comes after that is looked at when its turn comes. */
-export function startBlock(text) {
+function startBlock(text) {
   return begins(text, PARAGRAPH_END);
 }
 

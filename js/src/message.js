@@ -8,6 +8,8 @@ import { player } from "./sound.js";
 
 const SLOW_MS = 8;
 const NUMBERS_MS = 250;
+/** Browsers take seconds for so long a line whose direction is its own. */
+const LONG = 100_000;
 
 /** What to do where a conversation has no room for another answer. */
 const FEWER = "Choose fewer tokens in Options (Longest answer), or begin a New chat.";
@@ -27,7 +29,8 @@ export class Question {
     this.#turn = turn;
     this.#actions = actions;
     this.#versions = new Versions(turn, actions);
-    this.#bubble = h("div", { class: "nbgen-bubble" }, ...media(turn.content), textOf(turn.content));
+    const text = textOf(turn.content);
+    this.#bubble = h("div", { class: "nbgen-bubble" }, ...media(turn.content), text.length > LONG ? h("div", {}, text) : text);
     this.#pen = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
     this.#foot = h("div", { class: "nbgen-foot" }, this.#pen, this.#versions.element);
     this.element = h("article", { class: "nbgen-user", "aria-label": "You" }, this.#bubble, this.#foot);
@@ -146,13 +149,13 @@ class Thoughts {
 export class Answer {
   text = "";
   tokens = 0;
-  #body = h("div", { class: "nbgen-text" });
+  body = h("div", { class: "nbgen-text" });
   #thoughts = new Thoughts();
   #calls = new Calls();
   #note = h("span", { class: "nbgen-note" });
   #tools;
   #versions;
-  #blocks = new Blocks(this.#body);
+  #blocks = new Blocks(this.body);
   #due = false;
   #timer = 0;
   #frame = 0;
@@ -171,7 +174,7 @@ export class Answer {
     const again = { type: "button", class: "nbgen-quiet", "aria-label": "Regenerate answer", click: () => actions.again(turn) };
     this.#tools = h("span", { class: "nbgen-tools", hidden: true }, ...(actions.again ? [h("button", again, "Regenerate")] : []), copyButton("Copy answer", () => this.text));
     const foot = h("div", { class: "nbgen-foot" }, ...(this.#versions ? [this.#versions.element] : []), this.#note, this.#tools);
-    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.#body, this.#calls.element, foot);
+    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.body, this.#calls.element, foot);
   }
 
   show(place, count) {

@@ -55,10 +55,10 @@ class Monitor {
   #memories = new Series();
 
   constructor(actions) {
-    this.load = h("button", { type: "button", click: actions.load }, "Load");
-    this.unload = h("button", { type: "button", click: actions.unload }, "Unload");
-    const title = "End every request of this server, whoever asked";
-    this.stop = h("button", { type: "button", title, disabled: true, click: actions.stop }, "Stop all");
+    this.load = button("Load", actions.load);
+    this.unload = button("Unload", actions.unload);
+    this.stop = button("Stop all", actions.stop, "End every request of this server, whoever asked");
+    allow(this.stop, false);
     const head = h("div", { class: "nbgen-head" }, this.#title, this.#state, this.#progress, this.load, this.unload, this.stop);
     const gauges = [this.#rate, this.#memory, this.#cache, this.#requests].map((gauge) => gauge.element);
     const label = { class: "nbgen-monitor", role: "group", "aria-label": "Model server" };
@@ -74,9 +74,9 @@ class Monitor {
     if (this.#state.textContent !== words) this.#state.textContent = words;
     this.element.dataset.state = answer.state;
     this.#facts.textContent = alive ? facts(answer.model) : "";
-    this.load.disabled = alive && answer.state !== "released";
+    allow(this.load, !alive || answer.state === "released");
     this.load.textContent = answer.state === "released" ? "Resume" : "Load";
-    this.unload.disabled = !alive;
+    allow(this.unload, alive);
     this.#loading(answer.state === "ready" ? null : answer.progress);
     this.fail(answer.error ?? "");
     this.#pulse((alive && answer.status) || {}, seconds);
@@ -106,8 +106,18 @@ class Monitor {
     this.#cache.show(`${Math.round(share * 100)}%`, { share });
     const { running = 0, waiting = 0 } = pulse;
     this.#requests.show(`${running} running, ${waiting} waiting`);
-    this.stop.disabled = !(running || waiting);
+    allow(this.stop, running || waiting);
   }
+}
+
+function button(words, act, title) {
+  const press = ({ currentTarget }) => currentTarget.getAttribute("aria-disabled") === "true" || act();
+  return h("button", { type: "button", title, click: press }, words);
+}
+
+/** Whether a button can be pressed; it keeps the focus where it cannot. */
+function allow(button, allowed) {
+  button.setAttribute("aria-disabled", String(!allowed));
 }
 
 function facts(model) {

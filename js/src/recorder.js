@@ -30,7 +30,7 @@ export class Recorder {
     this.#take = take;
     this.#allowed = allowed;
     this.#name();
-    this.element = h("span", { class: "nbgen-recorder" }, this.#button, this.#time);
+    this.element = h("span", {}, this.#button, this.#time);
   }
 
   get running() {

@@ -1,16 +1,19 @@
 // The engine's memory has been given to others: said in words, with a button that takes it back.
 
-import { h } from "./dom.js";
+import { focusOf, h } from "./dom.js";
 
 const RELEASED = "The model's memory is released: nothing can be generated until it is resumed.";
 
 export class Released {
   #transport;
+  #done;
   #button = h("button", { type: "button", class: "nbgen-small", click: () => this.#resume() }, "Resume");
   #words = h("span");
 
-  constructor(transport) {
+  /** `done()` gives the focus back. */
+  constructor(transport, done) {
     this.#transport = transport;
+    this.#done = done;
     this.element = h("div", { class: "nbgen-released nbgen-error", role: "alert", hidden: true }, this.#words, this.#button);
   }
 
@@ -27,13 +30,13 @@ export class Released {
   }
 
   #show(released) {
+    const left = !released && focusOf(this.#button) === this.#button;
     this.element.hidden = !released;
-    this.#button.disabled = false;
+    if (left) this.#done();
     this.#words.textContent = released ? RELEASED : "";
   }
 
   async #resume() {
-    this.#button.disabled = true;
     this.#words.textContent = "Taking the memory back";
     try {
       await this.#transport.load();

@@ -28,14 +28,14 @@ const PRESETS = {
 /** `messages()` is what "Copy as Python" asks with; `system: false` leaves the system prompt out. `say` tells what is refused. */
 export function settings(model, { messages, prompt, system = true, say }) {
   const copy = copyButton("Copy as Python", () => pythonCall({ messages: messages?.(), prompt: prompt?.(), params: model.get("params"), beside: model.get("beside") }), "Copy as Python");
-  const area = h(
-    "div",
-    { class: "nbgen-area" },
+  return h(
+    "details",
+    { class: "nbgen-settings" },
+    h("summary", {}, "Options"),
     h("div", { class: "nbgen-row" }, presets(model), copy),
     h("div", { class: "nbgen-fields" }, ...NUMBERS.map((field) => number(model, field, say)), stops(model)),
     ...(system ? [systemPrompt(model)] : []),
   );
-  return h("details", { class: "nbgen-settings" }, h("summary", {}, "Options"), area);
 }
 
 /** Show `value()` in an input now and whenever the trait changes, unless something else is being written there. Returns how. */

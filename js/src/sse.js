@@ -1,14 +1,17 @@
 // Server-sent events from text that is cut anywhere. Knows nothing of what the data mean.
 
-/** The events of a response's body as they come; `heard()` is told of whatever comes, also where that is no event. */
-export async function* events(body, heard = () => {}) {
+/** The server says something every ten seconds: a connection that brings nothing for so long died unseen, as in a sleep. */
+const SILENT_MS = 30_000;
+
+/** The events of a response's body as they come; `silent()` is called where it has died. */
+export async function* events(body, silent) {
   const decoder = new SseDecoder();
   const text = new TextDecoder();
   const reader = body.getReader();
   for (;;) {
-    const { done, value } = await reader.read();
+    const silence = setTimeout(silent, SILENT_MS);
+    const { done, value } = await reader.read().finally(() => clearTimeout(silence));
     if (done) return;
-    heard();
     yield* decoder.feed(text.decode(value, { stream: true }));
   }
 }

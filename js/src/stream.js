@@ -200,6 +200,6 @@ function button(words, label, click) {
 }
 
 function legend() {
-  const steps = [0, 1, 2, 3, 4, 5, 6].map((step) => h("span", { class: `nbgen-token nbgen-p${step}` }, " "));
+  const steps = [0, 1, 2, 3, 4, 5, 6].map((step) => h("span", { class: `nbgen-token nbgen-p${step}` }, "\u00a0"));
   return h("span", { class: "nbgen-legend", "aria-hidden": "true" }, "likely ", ...steps, " unlikely");
 }

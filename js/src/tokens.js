@@ -124,7 +124,7 @@ export class TokenView {
     const kind = piece ? "" : part ? " nbgen-part" : " nbgen-unsaid";
     const span = h(
       "span",
-      { class: `nbgen-token nbgen-p${step < 0 ? STEPS.length : step}${kind}`, role: "option", "aria-selected": "false" },
+      { class: `nbgen-token nbgen-p${step < 0 ? STEPS.length : step}${kind}`, role: "option", "aria-selected": "false", "aria-label": piece.trim() ? null : visible(token.text) },
       piece || (part ? "·" : visible(token.text)),
     );
     if (piece.includes("\n")) span.classList.add("nbgen-newline");

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Bus } from "../src/bus.js";
+import { Direct } from "../src/direct.js";
 
 /** A server whose answers to `subscribe` are given one after the other: a function of the body that returns chunks. */
 class FakeServer {
@@ -151,6 +152,18 @@ test("a connection that brings nothing, not even a sign of life, is opened anew 
   await turns();
   assert.deepEqual(server.bodies[1].follow, { r: 2 });
   assert.deepEqual(heard, ["delta", "done"]);
+});
+
+test("a model's loading is asked after again where nothing is heard of it", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const server = new FakeServer([event("progress", { done: 1 }), null], [event("progress", { done: 2 }) + event("ready", {})]);
+  const heard = [];
+  const loading = new Direct(server, "c", (name, { done }) => heard.push(name + done)).load("m");
+  for (let i = 0; i < 5; i += 1) await new Promise((resolve) => setImmediate(resolve));
+  context.mock.timers.tick(31_000);
+  await loading;
+  assert.deepEqual(heard, ["progress1", "progress2"]);
+  assert.deepEqual(server.bodies, [{ model: "m" }, { model: "m" }]);
 });
 
 test("a hidden page reads on where somebody has to", async (context) => {

@@ -29,7 +29,7 @@ test("what was begun elsewhere is shown, and a failure stays, however often the 
   const traits = { chat: "c", cells: [{ label: "a", params: {} }], columns: 1, prompt: "hi" };
   const turns = [];
   const server = { started: [], followed: [], snapshot: async () => ({ turns }), start: (body) => server.started.push(body.id), follow: (run) => server.followed.push(run) };
-  const grid = new Compare({ get: (name) => traits[name], send: () => {} }, "m");
+  const grid = new Compare({ get: (name) => traits[name], set: () => {}, save_changes: () => {}, send: () => {} }, "m");
   await grid.open(server);
   const [own] = server.started;
   grid.receive("started", { run: own });

@@ -20,7 +20,8 @@ function shown(questions) {
   const conversation = new Conversation({ step: () => {} });
   const { element } = conversation;
   Object.assign(element, { scrollHeight: 1000, clientHeight: 100, scrollTop: 900 });
-  conversation.show(tree);
+  conversation.tree = tree;
+  conversation.show();
   const articles = () => element.children.filter(({ tag }) => tag === "article");
   const texts = () => articles().map(({ textContent }) => /[qa]\d+/.exec(textContent)[0]);
   const earlier = () => element.children.find(({ tag }) => tag === "button");
@@ -48,7 +49,7 @@ test("what is shown stays in the page as it is, until a reader at the end has lo
   const before = articles();
   const ask = (i) => {
     Object.assign(tree.add([...tree.said, { role: "user", content: `q${i}` }], `r${i}`), { content: `a${i}`, finish_reason: { type: "stop" } });
-    conversation.show(tree);
+    conversation.show();
   };
   for (let i = 70; i < 90; i += 1) ask(i);
   assert.deepEqual(articles().slice(0, 40), before);
@@ -63,9 +64,9 @@ test("another version far above the end is shown with what stands below it", () 
   const { tree, conversation, texts, earlier } = shown(70);
   const [question] = tree.path();
   Object.assign(tree.add([{ role: "user", content: "q100" }], "r"), { content: "a100", finish_reason: { type: "stop" } });
-  conversation.show(tree);
+  conversation.show();
   assert.deepEqual([texts(), earlier()], [["q100", "a100"], undefined]);
-  conversation.step(tree, tree.path()[0], -1);
+  conversation.step(tree.path()[0], -1);
   assert.deepEqual([texts().length, texts()[0], tree.path()[0]], [140, "q0", question]);
 });
 

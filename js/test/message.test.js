@@ -1,11 +1,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
-import { Answer, numbers } from "../src/message.js";
+import { Answer, numbers, Question } from "../src/message.js";
 
 test("the time to the first token is told in milliseconds where hundredths of seconds say nothing", () => {
   const said = [0, 0.0004, 0.004, 0.0099, 0.01, 1.234].map((ttft_s) => numbers({ ttft_s }));
   assert.deepEqual(said, ["1 ms", "1 ms", "4 ms", "10 ms", "0.01 s", "1.23 s"].map((time) => `${time} to first token`));
+});
+
+test("what is so long that a line of it with its own direction takes seconds stands in a box whose lines have none", () => {
+  const boxes = (content) => [...new Question({ role: "user", content }, {}).element.elements()].filter(({ tag, attributes }) => tag === "div" && !attributes.class);
+  assert.deepEqual(boxes("x".repeat(100_000)), []);
+  assert.deepEqual(boxes("x".repeat(100_001)).map(({ textContent }) => textContent.length), [100_001]);
 });
 
 test("how an answer ended is told where that is not by itself", () => {

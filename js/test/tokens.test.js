@@ -12,9 +12,10 @@ const spans = (view) => [...view.scroller.elements()].filter(({ attributes }) =>
 test("tokens stand in the text as what can be chosen", () => {
   const view = new TokenView(() => {});
   view.begin("Once");
-  view.add(" upon a", [token([1, " upon", -0.1, [], 0]), token([2, " a", -0.2, [], 5])]);
+  view.add(" upon a\n", [token([1, " upon", -0.1, [], 0]), token([2, " a", -0.2, [], 5]), token([3, "\n", -0.2, [], 7])]);
   view.finish();
-  assert.deepEqual(spans(view).map(({ textContent }) => textContent), [" upon", " a"]);
+  assert.deepEqual(spans(view).map(({ textContent }) => textContent), [" upon", " a", "\n"]);
+  assert.deepEqual(spans(view).map(({ attributes }) => attributes["aria-label"]), [undefined, undefined, "↵"]);
 });
 
 test("a server that tells of no tokens has its text shown, line by line, with nothing to choose", async () => {

@@ -13,6 +13,7 @@ from tests.browser.panel import Panel, until
 from tests.browser.test_conversation import answer_with
 
 CHAT = "import nbgen\nnbgen.Chat(max_new_tokens=8)"
+CODE = "import nbgen\nnbgen.Chat(regex='```py\\n[a-z]*', min_new_tokens=20_000, max_new_tokens=20_000)"
 STREAM = "import nbgen\nnbgen.Stream('Once', max_new_tokens=4, ignore_eos=True)"
 WIDE = "wide " * 100
 MARKDOWN = f"""```python
@@ -26,7 +27,16 @@ short
 | {WIDE.replace(" ", "_")} | b |
 |---|---|
 | 1 | 2 |
+
+[link](https://example.org)
 """
+#: From now on, all that is read out of an answer.
+ALOUD = """() => {
+    const place = document.querySelector(".nbgen [aria-live=polite]");
+    const said = [];
+    new MutationObserver(() => said.push(place.textContent)).observe(place, { childList: true });
+    return said;
+}"""
 READY = "Answer ready, 9 tokens"
 CSS = (Path(nbgen.__file__).parent / "notebook" / "static" / "panel.css").read_text()
 PANEL = """<div class="nbgen nbgen-sized nbgen-in-notebook" style="--height: 300px">
@@ -59,14 +69,20 @@ def test_what_is_too_wide_is_reached_by_keys_buttons_are_in_sight_and_a_copy_is_
     opened: Notebook, panel: Panel, page: Page
 ) -> None:
     answer_with(page, MARKDOWN)
+    aloud = page.evaluate_handle(ALOUD)
     panel.ask("hello")
     expect(panel.status).to_have_text(READY)
+    until(lambda: len(aloud.json_value()) == 2)
+    assert [words in aloud.json_value()[0] for words in ("short", "link", "Copy")] == [True, True, False]
+    assert aloud.json_value()[1] == "", "once, and nobody finds it twice"
+    expect(panel.answers.get_by_role("link")).to_have_css("text-decoration-line", "underline")
     code = panel.answers.get_by_role("group", name="Code", exact=True)
     expect(code).to_have_attribute("tabindex", "0")
     expect(panel.answers.get_by_role("group", name="Table", exact=True)).to_have_attribute("tabindex", "0")
     code.focus()
     code.press("ArrowRight")
     until(lambda: code.evaluate("code => code.scrollLeft"))
+    expect(code).to_have_css("outline-offset", "-2px")  # else its box would cut it off
     expect(panel.answers.get_by_role("group", name="Code, python")).not_to_have_attribute("tabindex", "0")
 
     narrow(page)
@@ -80,6 +96,37 @@ def test_what_is_too_wide_is_reached_by_keys_buttons_are_in_sight_and_a_copy_is_
         expect(copy).to_be_focused()
     finally:
         page.evaluate("delete navigator.clipboard")
+
+    page.evaluate("document.body.style.setProperty('--jp-content-font-size1', '28px')")
+    page.get_by_text("Options", exact=True).click()
+    fields = page.locator(".nbgen-row, .nbgen-fields label")
+    assert fields.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
+    assert panel.message.bounding_box()["height"] > 40, "a line of such letters"
+    page.evaluate("document.body.removeAttribute('style')")
+
+    page.unroute_all()
+    answer_with(page, "long " * 1001)
+    panel.ask("again")
+    expect(panel.answers.last).to_contain_text("long")
+    expect(panel.status).to_have_text(READY)
+    assert len(aloud.json_value()) == 2, "nobody has to listen for so long"
+
+
+@pytest.mark.parametrize("opened", [CODE], indirect=True)
+def test_code_that_is_being_written_keeps_the_focus_and_stays_where_it_was_moved(
+    opened: Notebook, panel: Panel, page: Page
+) -> None:
+    panel.ask("hello")
+    code = panel.answers.get_by_role("group", name="Code, py")
+    expect(code).to_have_attribute("tabindex", "0")
+    code.evaluate("code => { code.scrollLeft = 30; }")
+    copy = panel.answers.get_by_role("button", name="Copy code")
+    copy.focus()
+    panel.goes_on()
+    expect(copy).to_be_focused()
+    assert code.evaluate("code => code.scrollLeft") == 30
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
 
 
 def test_loading_is_not_read_out_step_by_step(opened: Notebook, panel: Panel, page: Page) -> None:
@@ -111,6 +158,7 @@ def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: 
     page.emulate_media(forced_colors="active")
     expect(tokens.nth(1)).to_have_css("outline-style", "solid")
     expect(tokens.nth(2)).to_have_css("outline-style", "none")
+    assert page.locator(".nbgen-legend span").last.inner_text() == "\u00a0", "which a line can be drawn under"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +166,16 @@ def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: 
 )
 def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
     expect(page.get_by_role("progressbar", name="rows · 30%")).to_be_visible()
+
+
+def test_nothing_moves_for_those_who_want_it_so(browser: Browser) -> None:
+    page = browser.new_page(reduced_motion="reduce")
+    page.set_content(
+        f'<style>{CSS}</style><div class="nbgen"><div class="nbgen-live"><p class="nbgen-text"></p></div></div>'
+    )
+    waiting = page.locator("p").evaluate("text => getComputedStyle(text, '::before').animationName")
+    assert waiting == "none"
+    page.close()
 
 
 def test_on_paper_is_all_of_a_conversation_and_nothing_to_press(browser: Browser) -> None:

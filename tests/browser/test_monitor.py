@@ -42,6 +42,8 @@ def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport:
     expect(status).to_have_text("ready")
     unload.click()
     expect(status).to_have_text("stopped")
+    expect(unload).to_be_disabled()
+    expect(unload).to_be_focused()
     expect(monitor.locator(".nbgen-gauge").nth(1)).to_contain_text("0 MiB")
     expect(load).to_be_enabled()
     assert notebook.errors() == []

@@ -101,6 +101,7 @@ def test_two_tabs_show_one_conversation(opened: Notebook, page: Page, lab: Lab) 
     grids[0].get_by_role("textbox").fill("others")
     grids[0].get_by_role("textbox").press("Enter")
     expect(grids[0].get_by_role("status")).to_have_text("2 answers ready")
+    expect(grids[1].get_by_role("textbox")).to_have_value("others")
     texts = grids[0].locator(".nbgen-text")
     expect(grids[1].locator(".nbgen-text")).to_have_text(texts.all_text_contents())
     page.get_by_role("button", name="Continue", exact=True).click()
@@ -264,9 +265,10 @@ def test_released_memory_is_said_and_resumed(lab: Lab, opened: Notebook, panel: 
     panel.ask("two")
     notice = page.get_by_role("alert").filter(has_text="nothing can be generated")
     expect(notice).to_be_visible()
-    resume = page.get_by_role("button", name="Resume")
+    resume = page.get_by_role("button", name="Resume", exact=True)
     resume.click()
     expect(resume).to_be_hidden()
+    expect(panel.message).to_be_focused()
     page.get_by_role("button", name="Retry").click()
     expect(panel.answers.nth(1)).to_contain_text("8 tokens")
 
@@ -307,7 +309,7 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     spoken = [words for words in said() if not words.startswith("Loading")]
     assert len(spoken) < 8, "a screen reader reads every change"
     assert "Generating" in spoken
-    assert page.evaluate("document.querySelectorAll('.nbgen [aria-live]:not([aria-live=off])').length") == 0
+    assert page.locator(".nbgen [aria-live]:not([aria-live=off])").all_text_contents() == [""]
 
 
 def test_panels_share_one_connection(lab: Lab, page: Page, listen: Callable[..., None]) -> None:
