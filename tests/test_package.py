@@ -60,7 +60,7 @@ def test_the_source_distribution_can_be_tested(tmp_path: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = ["tests/conftest.py", "benchmarks/peers.py", "notebooks/infer.ipynb", "js/package-lock.json"]
-    assert {*needed, "Makefile", "constraints.txt", "README.md", "pyproject.toml"} <= names
+    assert {*needed, "binder/postBuild", "Makefile", "constraints.txt", "README.md", "pyproject.toml"} <= names
     assert path.stat().st_size < 12 * MEBIBYTE
 
 

@@ -28,6 +28,7 @@ from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.mixed_chunk import MixedChunk
 from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine.native import tell_of_build
 from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner, compile
@@ -117,6 +118,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
+    tell_of_build.set(lambda: report("compiling C++, once for this machine", 0, 0))
     loaded = loader.load(config, report) if live is None else live.load(config, report)
     if config.quantization is not None:
         if live is not None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from ctypes import c_int64, c_void_p
 from functools import cache
 from importlib.util import find_spec
@@ -58,6 +59,8 @@ COMPILERS = ("g++", "c++", "clang++")
 PACKAGE = "ziglang"
 #: Seconds that a compiler may take: that one makes its own libraries first.
 TIMEOUT = 300
+#: Who waits is told so before a compiler runs: it takes half a minute.
+tell_of_build: ContextVar[Callable[[], object]] = ContextVar("tell_of_build", default=lambda: None)
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +145,7 @@ def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:
     if (kept := sealed(folder, name := f"{SOURCE.stem}-{key}.so")) is not None:
         return kept
     drop_unused(folder, f"{SOURCE.stem}-*.so")
+    tell_of_build.get()()
     return keep_sealed(folder, name, lambda made: _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
 
 

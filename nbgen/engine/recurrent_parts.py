@@ -33,6 +33,7 @@ NORMS = {
     "granitemoehybrid.GraniteMoeHybridRMSNormGated": True,
     "bamba.BambaRMSNormGated": True,
     "nemotron_h.NemotronHRMSNormGated": True,
+    "zamba2.Zamba2RMSNormGated": True,  # which is that of Nemotron-H in older versions of transformers
     "qwen3_next.Qwen3NextRMSNormGated": False,
 }
 #: Tokens that a convolution sees at most.

@@ -10,6 +10,7 @@ from typing import Any
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
+from traitlets import default
 
 from nbgen.server.connections import LimitedHTTPServer
 from nbgen.server.engine_options import Count
@@ -62,8 +63,9 @@ class StandaloneServerApp(ServerApp):
             log=self.log,
         )
 
-    def write_browser_open_files(self) -> None:
-        """None: they are for servers with pages."""
+    @default("no_browser_open_file")
+    def _without_pages(self) -> bool:
+        return True
 
     def init_signal(self) -> None:
         """As Jupyter's; a closed terminal, and Ctrl-C where nobody can be asked, are wishes to stop like any other."""

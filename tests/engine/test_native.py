@@ -32,11 +32,14 @@ def short(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("short")
 def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    told: list[str] = []
+    native.tell_of_build.set(lambda: told.append("it takes long"))
     assert library().attend
     (built,) = (tmp_path / "nbgen").iterdir()
     made = built.stat()
     assert library().attend
     assert built.stat() == made
+    assert told == ["it takes long"]
     assert (tmp_path / "nbgen").stat().st_mode & 0o077 == 0, "nobody else writes what is run here"
 
 

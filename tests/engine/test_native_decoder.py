@@ -103,7 +103,9 @@ def test_tokens_that_media_modules_embed_are_left_to_transformers(monkeypatch: p
         zip(("text_config", "vision_config", "audio_config"), (TAKEN["gemma3n_text"] | sizes, *media), strict=True)
     )
     made = AutoModel.from_config
-    monkeypatch.setattr(AutoModel, "from_config", lambda of: made(of) if "text" in of.model_type else nn.Identity())
+    monkeypatch.setattr(
+        AutoModel, "from_config", lambda config: made(config) if "text" in config.model_type else nn.Identity()
+    )
     torch.manual_seed(0)
     model = AutoModelForMultimodalLM.from_config(AutoConfig.for_model("gemma3n", **parts)).float().eval()
     prompts = [list(range(4, 30)), [*range(10, 30), 240, 250, 7]]

@@ -16,6 +16,7 @@ from traitlets.config import Config
 import nbgen
 from nbgen.server.app import NbgenApp
 from nbgen.server.launch_options import REFUSED
+from nbgen.server.standalone import StandaloneServerApp
 from nbgen.sse import Decoder
 from tests.server.conftest import BUSY, Server, wait_for
 from tests.server.test_app import run
@@ -103,6 +104,10 @@ def test_a_fault_that_nobody_foresaw_ends_the_start(tmp_path: Path, monkeypatch:
 def test_the_root_says_that_it_runs(failed: Server) -> None:
     answer, words = failed.http.get(failed.root), f"nbgen {nbgen.__version__} is running; /nbgen/ lists its routes"
     assert (answer.status_code, answer.json()) == (200, words)
+
+
+def test_no_file_is_named_to_open_in_a_browser() -> None:
+    assert StandaloneServerApp().no_browser_open_file
 
 
 def test_what_may_be_asked_again_is_one_line_of_the_log(failed: Server) -> None:
