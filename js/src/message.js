@@ -46,7 +46,7 @@ export class Question {
   edit() {
     if (this.#area) return this.#area.focus();
     const written = textOf(this.#turn.content);
-    const grow = () => area.scrollHeight > area.clientHeight && (area.style.height = `${area.scrollHeight + area.offsetHeight - area.clientHeight}px`);
+    const grow = () => area.scrollHeight > area.clientHeight && (area.style.height = `${area.scrollHeight + 3}px`); // with its border
     const area = (this.#area = h("textarea", { rows: 2, dir: "auto", "aria-label": "Edited message", input: grow }));
     area.value = written;
     const close = (next) => {
