@@ -22,9 +22,10 @@ export class Frame {
 
   /** `key(event)` hears keys pressed within. Parts are in the order of the Tab key; CSS puts the head first. */
   constructor(model, { name, label, key, sized = false, tools = [], parts }) {
+    // A click that no part takes the focus of, as on a button in Safari, gives it to the panel: keys cut and delete a cell that has it.
     this.element = h(
       "div",
-      { class: "nbgen", role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "true" },
+      { class: "nbgen", tabindex: -1, role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "true" },
       ...parts,
       h("div", { class: "nbgen-head" }, this.#dot, this.#name, this.#loading, this.#status, this.#aloud, ...tools),
     );

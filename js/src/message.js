@@ -49,7 +49,8 @@ export class Question {
   edit() {
     if (this.#area) return this.#area.focus();
     const written = textOf(this.#turn.content);
-    const area = (this.#area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), dir: "auto", "aria-label": "Edited message" }));
+    const grow = () => area.scrollHeight > area.clientHeight && (area.style.height = `${area.scrollHeight + 3}px`); // with its border
+    const area = (this.#area = h("textarea", { rows: 2, dir: "auto", "aria-label": "Edited message", input: grow }));
     area.value = written;
     const close = (next) => {
       this.#area = null;
@@ -69,6 +70,7 @@ export class Question {
     const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
     const buttons = h("div", { class: "nbgen-foot nbgen-editing" }, button("Cancel", leave), button("Send edited", send));
     this.element.replaceChildren(area, buttons);
+    grow();
     area.focus();
   }
 }

@@ -60,7 +60,7 @@ function presets(model) {
   const chosen = () => {
     const params = model.get("params");
     const name = Object.keys(PRESETS).find((name) => SHAPE.every((key) => PRESETS[name][key] === params[key])) ?? CUSTOM;
-    custom.hidden = name !== CUSTOM;
+    custom.hidden = custom.disabled = name !== CUSTOM; // Safari hides none
     return name;
   };
   const renew = shows(model, "params", select, chosen);

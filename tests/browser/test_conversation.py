@@ -70,6 +70,8 @@ def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebo
     edited.press("Escape")
     expect(page.get_by_role("button", name="Edit message")).to_be_focused()
     page.keyboard.press("Enter")
+    edited.fill("two and more " * 20)
+    assert edited.evaluate("area => area.scrollHeight <= area.clientHeight"), "all of it is seen"
     edited.fill(" ")
     edited.press("Enter")
     expect(panel.status).to_contain_text("The message is empty")
