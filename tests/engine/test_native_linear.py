@@ -90,13 +90,17 @@ KINDS = [(kind, sizes) for kind in (plain, across, eight, four) for sizes in SIZ
 KINDS += [(coded, (outputs, inputs + inputs % BLOCK)) for outputs, inputs in SIZES]
 
 
+def named(value: object) -> str:
+    return getattr(value, "__name__", str(value))
+
+
 def test_this_machine_has_float32() -> None:
     assert torch.float32 in DTYPES, "without AVX2 none of this is tested"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize(("kind", "sizes"), KINDS, ids=str)
+@pytest.mark.parametrize(("kind", "sizes"), KINDS, ids=named)
 @torch.inference_mode()
 def test_it_is_the_linear_layer(
     sizes: tuple[int, int],
@@ -116,7 +120,7 @@ def test_it_is_the_linear_layer(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("kind", "sizes"), KINDS, ids=str)
+@pytest.mark.parametrize(("kind", "sizes"), KINDS, ids=named)
 @torch.inference_mode()
 def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
     sizes: tuple[int, int], kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype, threads: int
