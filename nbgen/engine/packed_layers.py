@@ -30,6 +30,11 @@ COMPRESSED = Names("weight_packed", "weight_scale", "weight_zero_point", "weight
 SHAPE = "weight_shape"
 
 
+#: By which descriptions tell that a layer's inputs are rotated before they meet its weight.
+TURNED = ("rotation_config", "spinquant_config", "transform_config")
+#: How AutoRound calls what a layer rounds its inputs by: its weight is packed in another way then.
+ROUNDED = ".act_scales"
+
 #: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
 STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 ROWS = "SCB"
@@ -57,7 +62,7 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     Raises ModelError for a layer of which the files lack something.
     """
     form, less = _form(described)
-    if form is None:
+    if form is None or any(described.get(each) for each in TURNED) or any(each.endswith(ROUNDED) for each in held):
         return None
     if form == "bitsandbytes":
         return _of_bitsandbytes(held)
@@ -76,13 +81,12 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
 def _form(described: dict[str, Any]) -> tuple[str | None, int]:
     method = described.get("quant_method") or "bitsandbytes"  # as older files of its do not say
     if method == "gptq":
-        return {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}.get(
-            described.get("checkpoint_format") or "gptq", (None, 0)
-        )
+        return GPTQ_FORMATS.get(_first(described, "checkpoint_format", "format") or "gptq", (None, 0))
     if method == "awq":
-        return ("awq" if str(described.get("version") or "gemm").lower() == "gemm" else None), 0
+        told = _first(described, "version", "format", "checkpoint_format") or "gemm"
+        return ("awq" if told == "gemm" and described.get("backend") != "llm-awq" else None), 0
     if method == "auto-round":
-        packed = str(described.get("packing_format") or "auto_round:auto_gptq")
+        packed = _first(described, "packing_format") or "auto_round:auto_gptq"
         return AUTO_ROUND.get(packed.removeprefix("auto_round:").removeprefix("auto_"), (None, 0))
     known = method == "bitsandbytes" or (method == "compressed-tensors" and _told_bits(described))
     return (method if known else None), 0
@@ -94,13 +98,20 @@ def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
     return Packing("bitsandbytes", 0, four | eight) if four or eight else None
 
 
+def _first(described: dict[str, Any], *names: str) -> str:
+    """What it says under the first of these names that it has; "" where it has none of them."""
+    return str(next(filter(None, map(described.get, names)), "")).lower()
+
+
+#: What zeros were lowered by, by how checkpoints call the format.
+GPTQ_FORMATS = {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}
 #: AutoRound's own names for how it packs, without what they begin with.
 AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
 
 
 def _told_bits(described: dict[str, Any]) -> int | None:
     """What compressed-tensors says of all groups of layers alike; None where they are not packed whole numbers."""
-    if described.get("format") != "pack-quantized" or described.get("transform_config"):
+    if described.get("format") != "pack-quantized":
         return None
     if (described.get("sparsity_config") or {}).get("format", "dense") != "dense":
         return None
@@ -117,4 +128,4 @@ def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:
     if scales is None or zeros is None or len(scales.shape) != 2 or len(zeros.shape) != 2 or not scales.shape[1]:
         return 0
     bits, rest = divmod(zeros.shape[1] * WORD, scales.shape[1])
-    return 0 if rest or (form == "awq" and bits != 4) else bits
+    return 0 if rest or zeros.dtype != "I32" or (form == "awq" and bits != 4) else bits

@@ -80,7 +80,7 @@ class PackedWeight(NamedTuple):
 
     def _odd_groups(self, groups: int) -> torch.Tensor | None:
         """Which group each input is in, where these are not one after the other."""
-        if self.group_of is None:
+        if self.group_of is None or bool((self.group_of < 0).any()):  # -1 is none in compressed-tensors
             return None
         group_of, inputs = self.group_of.long(), len(self.group_of)
         even = inputs % groups == 0 and torch.equal(group_of, torch.arange(inputs) // (inputs // groups))
