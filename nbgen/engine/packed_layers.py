@@ -44,12 +44,13 @@ class Packing(NamedTuple):
     """How all layers of a checkpoint are packed.
 
     `form` is `gptq`, `awq`, `compressed-tensors` or `bitsandbytes`; `less` is what zeros were lowered by before they
-    were packed, and `bits` are those of each layer.
+    were packed, and `bits` are those of each layer. A group is of `group` inputs where nothing else tells, or 0.
     """
 
     form: str
     less: int
     bits: dict[str, int]
+    group: int = 0
 
     @property
     def names(self) -> Names:
@@ -75,7 +76,8 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     bits = {layer: told or _bits(layer, form, held) for layer in layers}
     if not layers or scaled - set(layers) or any(each not in BITS for each in bits.values()):
         return None  # what else is scaled is another way
-    return Packing(form, less, bits)
+    group = described.get("group_size")
+    return Packing(form, less, bits, group if isinstance(group, int) else 0)
 
 
 def _form(described: dict[str, Any]) -> tuple[str | None, int]:

@@ -162,6 +162,18 @@ def test_groups_that_are_none(tiny_model: Path, tmp_path: Path) -> None:
     check_scores(loaded(packed).model, plain)
 
 
+def test_a_last_group_of_fewer_inputs(tmp_path: Path) -> None:
+    """AutoRound's files have no tensor that says which group an input is in."""
+    packer, folder = packers.gptq(Rounding(group=128)), save_model(tmp_path / "odd", hidden_size=192)
+
+    def without_groups(weight: np.ndarray) -> packers.Packed:
+        tensors, numbers = packer(weight)
+        return {name: tensor for name, tensor in tensors.items() if name != "g_idx"}, numbers
+
+    packed, plain = packers.pack(folder, tmp_path, ROUND | {"group_size": 128}, without_groups)
+    check_scores(loaded(packed).model, plain)
+
+
 def test_a_last_block_of_fewer_weights(tmp_path: Path) -> None:
     packer = packers.bitsandbytes(block=4096)
     folder = save_model(tmp_path / "odd", intermediate_size=80)
