@@ -6,6 +6,8 @@ GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in ei
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
@@ -111,17 +113,40 @@ GPTQ_FORMATS = {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}
 AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
 
 
+class Weights(msgspec.Struct):
+    num_bits: int | None = None
+    type: str = "int"
+
+
+class Group(msgspec.Struct):
+    """How compressed-tensors packed some layers."""
+
+    weights: Weights | None = None
+    format: str | None = None
+
+
+class Sparsity(msgspec.Struct):
+    format: str = "dense"
+
+
+class Compressed(msgspec.Struct):
+    """What is asked of its description here."""
+
+    format: str
+    config_groups: dict[str, Group]
+    sparsity_config: Sparsity | None = None
+
+
 def _told_bits(described: dict[str, Any]) -> int | None:
     """What compressed-tensors says of all groups of layers alike; None where they are not packed whole numbers."""
-    if described.get("format") != "pack-quantized":
+    try:
+        told = msgspec.convert(described, Compressed)
+    except msgspec.ValidationError:
         return None
-    if (described.get("sparsity_config") or {}).get("format", "dense") != "dense":
-        return None
-    groups = list((described.get("config_groups") or {}).values())
-    weights = [group.get("weights") or {} for group in groups if isinstance(group, dict)]
-    forms = {group.get("format") or "pack-quantized" for group in groups if isinstance(group, dict)}
-    bits = {weight.get("num_bits") if weight.get("type", "int") == "int" else None for weight in weights}
-    return bits.pop() if forms == {"pack-quantized"} and len(bits) == 1 else None
+    groups, sparsity = told.config_groups.values(), told.sparsity_config or Sparsity()
+    forms = {told.format, *(group.format or told.format for group in groups)}
+    bits = {each.num_bits if each.type == "int" else None for each in (group.weights or Weights() for group in groups)}
+    return bits.pop() if forms == {"pack-quantized"} and sparsity.format == "dense" and len(bits) == 1 else None
 
 
 def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:

@@ -162,6 +162,14 @@ def test_groups_that_are_none(tiny_model: Path, tmp_path: Path) -> None:
     check_scores(loaded(packed).model, plain)
 
 
+def test_a_description_of_other_types_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    packed, _ = packers.pack(tiny_model, tmp_path, GPTQ, packers.gptq(Rounding()))
+    described = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": [1]}
+    edit(packed / "config.json", quantization_config=described)
+    with pytest.raises(ModelError, match="cannot be read"):
+        loaded(packed)
+
+
 def test_a_last_group_of_fewer_inputs(tmp_path: Path) -> None:
     """AutoRound's files have no tensor that says which group an input is in."""
     packer, folder = packers.gptq(Rounding(group=128)), save_model(tmp_path / "odd", hidden_size=192)
