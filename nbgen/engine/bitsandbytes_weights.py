@@ -22,6 +22,7 @@ class State(msgspec.Struct):
     """What bitsandbytes says of a weight's numbers."""
 
     shape: tuple[int, int]
+    blocksize: int
     nested_blocksize: int = 0
     nested_offset: float = 0.0
 
@@ -30,7 +31,8 @@ def taken(bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dt
     """The weight of a layer that computes in `dtype`, of the tensors that `take` finds behind the layer's name."""
     words = _there(take("weight"))
     if bits == 8:
-        take("weight_format")
+        if (laid_out := take("weight_format")) is not None and int(laid_out):
+            raise ValueError("a layer of bitsandbytes lies as old GPUs read it, and not row after row")
         rows = _there(take("SCB"))[:, None] * STEP
         return PackedWeight("compressed-tensors", 8, 0, words.view(torch.int32) ^ SIGNS, rows, None, None, dtype)
     told = next(found for each in STATES if (found := take(f"weight.{each}")) is not None)
@@ -40,7 +42,7 @@ def taken(bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dt
     if levels is not None and outer is not None:
         inner = levels[largest.int()]
         largest = inner * outer.repeat_interleave(state.nested_blocksize)[: len(inner)] + state.nested_offset
-    return CodedWeight(words.view(torch.uint8), numbers.float(), largest.float(), state.shape, dtype)
+    return CodedWeight(words.view(torch.uint8), numbers.float(), largest.float(), state.blocksize, state.shape, dtype)
 
 
 def _there(tensor: torch.Tensor | None) -> torch.Tensor:

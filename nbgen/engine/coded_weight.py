@@ -18,31 +18,34 @@ AT_ONCE = 2**22
 class CodedWeight(NamedTuple):
     """`words`: two weights a byte, the first in its high half; `numbers` `[16]` and `largest` `[blocks]` in float32.
 
-    Blocks are of as many weights as any other, row after row of the weight `[out, in]`.
+    Blocks are of `block` weights, row after row of the weight `[out, in]`; the last may have fewer.
     """
 
     words: torch.Tensor
     numbers: torch.Tensor
     largest: torch.Tensor
+    block: int
     shape: tuple[int, int]
     dtype: torch.dtype
 
     @torch.inference_mode()
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
         """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
-        repeats, rest = divmod(self.shape[0] * self.shape[1] // len(self.largest), BLOCK)
-        if rest or self.shape[1] % (repeats * BLOCK) or not fits(self.shape, dtype):
+        repeats, rest = divmod(self.block, BLOCK)
+        if rest or self.shape[1] % self.block or not fits(self.shape, dtype):
             return None
         largest = self.largest.repeat_interleave(repeats).view(self.shape[0], -1)
         return NativeScaledLinear(packed(self._values().view(self.shape)), largest, bias, dtype, self.numbers)
 
-    @torch.inference_mode()
     def whole(self, count: int | None = None) -> torch.Tensor:
         """The weight, written out. A layer is no mixture, of which there may be a `count`."""
-        block = self.shape[0] * self.shape[1] // len(self.largest)
-        values, whole = self._values().view(-1, block), torch.empty(len(self.largest), block, dtype=self.dtype)
-        for part in torch.arange(len(values)).split(max(1, AT_ONCE // block)):
-            whole[part] = (self.numbers[values[part].int()] * self.largest[part, None]).to(self.dtype)
+        values = self._values()
+        whole, at_once = torch.empty(len(values), dtype=self.dtype), max(1, AT_ONCE // self.block) * self.block
+        blocks = zip(
+            values.split(at_once), whole.split(at_once), self.largest.split(at_once // self.block), strict=True
+        )
+        for own, made, largest in blocks:
+            made.copy_(self.numbers[own.int()] * largest.repeat_interleave(self.block)[: len(own)])
         return whole.view(self.shape)
 
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> None:

@@ -5,6 +5,7 @@ what transformers changes while it loads a model, and what has no layer of ours,
 """
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,10 +38,13 @@ def load(
         vars(config).pop("quantization_config", None)
     if not isinstance(dtype, torch.dtype):  # the checkpoint's own, whatever that is
         dtype = architecture.dtype or architecture.get_text_config().dtype or torch.float16
-    model, loading = _made(folder, packing, auto, files.stand_in, architecture, dtype)
+    made: Any = _get_model_class(architecture, auto._model_mapping)
+    if hasattr(sys.modules[made.__module__], "Conv1D"):  # whose weights are [in, out], as no format has them
+        return _made(folder, packing, made, lambda packed: packed.whole().T, architecture, dtype)
+    model, loading = _made(folder, packing, made, files.stand_in, architecture, dtype)
     if any(map(_is_lost, (weight for weight in model.parameters() if files.found(weight) is None))):
         log.warning("%s changes its weights while they are loaded: all are written out", type(model).__name__)
-        model, loading = _made(folder, packing, auto, lambda packed: packed.whole(), architecture, dtype)
+        model, loading = _made(folder, packing, made, lambda packed: packed.whole(), architecture, dtype)
     return model, loading
 
 
@@ -65,7 +69,7 @@ def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Re
 def _made(
     folder: Path,
     packing: Packing,
-    auto: Any,
+    made: Any,
     stands_for: Callable[[Packed], torch.Tensor],
     architecture: Any,
     dtype: torch.dtype,
@@ -78,7 +82,6 @@ def _made(
             for name in file.keys()  # noqa: SIM118, for it is no dictionary
         }
         state = dict(_state(tensors, packing, stands_for, dtype))
-        made: Any = _get_model_class(architecture, auto._model_mapping)
         return made.from_pretrained(None, config=architecture, state_dict=state, dtype=dtype, output_loading_info=True)
 
 

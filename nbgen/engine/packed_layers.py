@@ -6,6 +6,8 @@ GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in ei
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
@@ -30,6 +32,11 @@ COMPRESSED = Names("weight_packed", "weight_scale", "weight_zero_point", "weight
 SHAPE = "weight_shape"
 
 
+#: By which descriptions tell that a layer's inputs are rotated before they meet its weight.
+TURNED = ("rotation_config", "spinquant_config", "transform_config")
+#: How AutoRound calls what a layer rounds its inputs by: its weight is packed in another way then.
+ROUNDED = ".act_scales"
+
 #: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
 STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 ROWS = "SCB"
@@ -39,12 +46,13 @@ class Packing(NamedTuple):
     """How all layers of a checkpoint are packed.
 
     `form` is `gptq`, `awq`, `compressed-tensors` or `bitsandbytes`; `less` is what zeros were lowered by before they
-    were packed, and `bits` are those of each layer.
+    were packed, and `bits` are those of each layer. A group is of `group` inputs where nothing else tells, or 0.
     """
 
     form: str
     less: int
     bits: dict[str, int]
+    group: int = 0
 
     @property
     def names(self) -> Names:
@@ -57,7 +65,7 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     Raises ModelError for a layer of which the files lack something.
     """
     form, less = _form(described)
-    if form is None:
+    if form is None or any(described.get(each) for each in TURNED) or any(each.endswith(ROUNDED) for each in held):
         return None
     if form == "bitsandbytes":
         return _of_bitsandbytes(held)
@@ -70,19 +78,19 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     bits = {layer: told or _bits(layer, form, held) for layer in layers}
     if not layers or scaled - set(layers) or any(each not in BITS for each in bits.values()):
         return None  # what else is scaled is another way
-    return Packing(form, less, bits)
+    group = described.get("group_size")
+    return Packing(form, less, bits, group if isinstance(group, int) else 0)
 
 
 def _form(described: dict[str, Any]) -> tuple[str | None, int]:
     method = described.get("quant_method") or "bitsandbytes"  # as older files of its do not say
     if method == "gptq":
-        return {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}.get(
-            described.get("checkpoint_format") or "gptq", (None, 0)
-        )
+        return GPTQ_FORMATS.get(_first(described, "checkpoint_format", "format") or "gptq", (None, 0))
     if method == "awq":
-        return ("awq" if str(described.get("version") or "gemm").lower() == "gemm" else None), 0
+        told = _first(described, "version", "format", "checkpoint_format") or "gemm"
+        return ("awq" if told == "gemm" and described.get("backend") != "llm-awq" else None), 0
     if method == "auto-round":
-        packed = str(described.get("packing_format") or "auto_round:auto_gptq")
+        packed = _first(described, "packing_format") or "auto_round:auto_gptq"
         return AUTO_ROUND.get(packed.removeprefix("auto_round:").removeprefix("auto_"), (None, 0))
     known = method == "bitsandbytes" or (method == "compressed-tensors" and _told_bits(described))
     return (method if known else None), 0
@@ -94,21 +102,51 @@ def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
     return Packing("bitsandbytes", 0, four | eight) if four or eight else None
 
 
+def _first(described: dict[str, Any], *names: str) -> str:
+    """What it says under the first of these names that it has; "" where it has none of them."""
+    return str(next(filter(None, map(described.get, names)), "")).lower()
+
+
+#: What zeros were lowered by, by how checkpoints call the format.
+GPTQ_FORMATS = {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}
 #: AutoRound's own names for how it packs, without what they begin with.
 AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
 
 
+class Weights(msgspec.Struct):
+    num_bits: int | None = None
+    type: str = "int"
+
+
+class Group(msgspec.Struct):
+    """How compressed-tensors packed some layers."""
+
+    weights: Weights | None = None
+    format: str | None = None
+
+
+class Sparsity(msgspec.Struct):
+    format: str = "dense"
+
+
+class Compressed(msgspec.Struct):
+    """What is asked of its description here."""
+
+    format: str
+    config_groups: dict[str, Group]
+    sparsity_config: Sparsity | None = None
+
+
 def _told_bits(described: dict[str, Any]) -> int | None:
     """What compressed-tensors says of all groups of layers alike; None where they are not packed whole numbers."""
-    if described.get("format") != "pack-quantized" or described.get("transform_config"):
+    try:
+        told = msgspec.convert(described, Compressed)
+    except msgspec.ValidationError:
         return None
-    if (described.get("sparsity_config") or {}).get("format", "dense") != "dense":
-        return None
-    groups = list((described.get("config_groups") or {}).values())
-    weights = [group.get("weights") or {} for group in groups if isinstance(group, dict)]
-    forms = {group.get("format") or "pack-quantized" for group in groups if isinstance(group, dict)}
-    bits = {weight.get("num_bits") if weight.get("type", "int") == "int" else None for weight in weights}
-    return bits.pop() if forms == {"pack-quantized"} and len(bits) == 1 else None
+    groups, sparsity = told.config_groups.values(), told.sparsity_config or Sparsity()
+    forms = {told.format, *(group.format or told.format for group in groups)}
+    bits = {each.num_bits if each.type == "int" else None for each in (group.weights or Weights() for group in groups)}
+    return bits.pop() if forms == {"pack-quantized"} and sparsity.format == "dense" and len(bits) == 1 else None
 
 
 def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:
@@ -117,4 +155,4 @@ def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:
     if scales is None or zeros is None or len(scales.shape) != 2 or len(zeros.shape) != 2 or not scales.shape[1]:
         return 0
     bits, rest = divmod(zeros.shape[1] * WORD, scales.shape[1])
-    return 0 if rest or (form == "awq" and bits != 4) else bits
+    return 0 if rest or zeros.dtype != "I32" or (form == "awq" and bits != 4) else bits

@@ -80,7 +80,7 @@ class PackedWeight(NamedTuple):
 
     def _odd_groups(self, groups: int) -> torch.Tensor | None:
         """Which group each input is in, where these are not one after the other."""
-        if self.group_of is None:
+        if self.group_of is None or bool((self.group_of < 0).any()):  # -1 is none in compressed-tensors
             return None
         group_of, inputs = self.group_of.long(), len(self.group_of)
         even = inputs % groups == 0 and torch.equal(group_of, torch.arange(inputs) // (inputs // groups))
@@ -110,4 +110,12 @@ def taken(packing: Packing, bits: int, take: Callable[[str], torch.Tensor | None
     take(SHAPE)
     assert words is not None
     assert scales is not None
+    if group_of is None and packing.form == "gptq":
+        group_of = _of_parts(len(words) * WORD // bits, len(scales), packing.group)
     return PackedWeight(packing.form, bits, packing.less, words, scales, zeros, group_of, dtype)
+
+
+def _of_parts(inputs: int, groups: int, size: int) -> torch.Tensor | None:
+    """Which group each input is in, where all groups have that size but the last, which has fewer: AutoRound's."""
+    of_parts = size > 0 and inputs % size and -(-inputs // size) == groups
+    return torch.arange(inputs) // size if of_parts else None

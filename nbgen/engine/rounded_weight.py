@@ -32,7 +32,7 @@ class RoundedWeight(NamedTuple):
         repeats, rest = divmod(self.values.shape[1] // self.step.shape[1], GROUP)
         if not rest and self.values.min() >= -8 and self.values.max() <= 7 and fits(shape):
             scales = torch.stack((self.step, self.middle), 2).repeat_interleave(repeats, 1).transpose(0, 1)
-            return int4_layer(shape, bias, ((self.values + 8).to(torch.uint8), scales.to(dtype).contiguous()))
+            return int4_layer(shape, bias, ((self.values + 8).view(torch.uint8), scales.to(dtype).contiguous()))
         if self.step.shape[1] == 1 and not self.middle.any():
             return int8_layer(shape, bias, (self.values, self.step[:, 0].contiguous()))
         return None

@@ -100,7 +100,10 @@ def bitsandbytes(block: int = 64, *, double: bool = False) -> Packer:
     """NF4, whose blocks' largest are in 8 bits again if it is `double`."""
 
     def pack_layer(weight: np.ndarray) -> Packed:
-        codes, blocks = np.array(NF4, np.float32), weight.reshape(-1, block)
+        codes, blocks = (
+            np.array(NF4, np.float32),
+            np.pad(weight.reshape(-1), (0, -weight.size % block)).reshape(-1, block),
+        )
         largest, state = np.abs(blocks).max(1), {"quant_type": "nf4", "blocksize": block, "shape": weight.shape}
         tensors = {"weight.quant_map": codes, "weight.absmax": largest}
         if double:
@@ -111,11 +114,12 @@ def bitsandbytes(block: int = 64, *, double: bool = False) -> Packer:
             tensors |= {"weight.nested_quant_map": numbers}
             state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
             largest = numbers[inner] * outer.repeat(256)[: len(largest)] + offset
-        values = np.abs(blocks[..., None] / largest[:, None, None] - codes).argmin(-1).astype(np.uint8).reshape(-1)
+        values = np.abs(blocks[..., None] / largest[:, None, None] - codes).argmin(-1).astype(np.uint8)
+        own, values = codes[values] * largest[:, None], values.reshape(-1)[: weight.size]
         tensors["weight"] = (values[::2] << 4 | values[1::2])[:, None]
         told = np.frombuffer(json.dumps(state, default=list).encode(), np.uint8)
         tensors["weight.quant_state.bitsandbytes__nf4"] = told
-        return tensors, (codes[values].reshape(-1, block) * largest[:, None]).reshape(weight.shape)
+        return tensors, own.reshape(-1)[: weight.size].reshape(weight.shape)
 
     return pack_layer
 

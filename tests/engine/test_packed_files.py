@@ -120,14 +120,73 @@ def test_experts(tmp_path: Path, packer: Any, described: dict[str, Any]) -> None
     assert written(packed) == expected(plain)
 
 
-def test_what_transformers_makes_of_stand_ins_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["gptq", "nf4", "int8"])
+def test_what_transformers_makes_of_stand_ins_is_written_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described, packer, _ = FORMATS[name]
     monkeypatch.setattr("nbgen.engine.expert_files.CHAINS", ())
     changes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     folder = save_model(tmp_path / "mixture", "qwen3_moe", **changes)
-    packed, plain = packers.pack(folder, tmp_path, GPTQ, packers.gptq(Rounding()))
+    packed, plain = packers.pack(folder, tmp_path, described, packer)
     found = loaded(packed).model
-    assert not any(isinstance(module, FOUR) for module in found.modules())
+    assert not any(isinstance(module, FOUR | EIGHT | NativeScaledLinear) for module in found.modules())
     check_scores(found, plain)
+
+
+@pytest.mark.parametrize("name", ["gptq", "nf4", "int8"])
+def test_weights_that_the_model_has_the_other_way_round(tmp_path: Path, name: str) -> None:
+    """GPT-2's, which are `[in, out]`, and in files of any format `[out, in]`."""
+    described, packer, _ = FORMATS[name]
+
+    def turned(weight: np.ndarray) -> packers.Packed:
+        tensors, numbers = packer(np.ascontiguousarray(weight.T))
+        return tensors, np.ascontiguousarray(numbers.T)
+
+    folder = save_model(tmp_path / "turned", "gpt2")
+    packed, plain = packers.pack(folder, tmp_path, described, turned, beside="ln_|wte|wpe")
+    check_scores(loaded(packed).model, plain)
+
+
+def test_groups_that_are_none(tiny_model: Path, tmp_path: Path) -> None:
+    """compressed-tensors' files have -1 for each input of a layer whose inputs are in the files' order."""
+    described = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+    described["config_groups"] = {"all": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}
+
+    def packer(weight: np.ndarray) -> packers.Packed:
+        own = packers.rounded(weight, Rounding(symmetric=True))
+        tensors = {"weight_packed": packers.words(own.values, 4), "weight_scale": own.scales}
+        return tensors | {"weight_g_idx": np.full(weight.shape[1], -1, np.int32)}, own.weight
+
+    packed, plain = packers.pack(tiny_model, tmp_path, described, packer)
+    check_scores(loaded(packed).model, plain)
+
+
+def test_a_description_of_other_types_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    packed, _ = packers.pack(tiny_model, tmp_path, GPTQ, packers.gptq(Rounding()))
+    described = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": [1]}
+    edit(packed / "config.json", quantization_config=described)
+    with pytest.raises(ModelError, match="cannot be read"):
+        loaded(packed)
+
+
+def test_a_last_group_of_fewer_inputs(tmp_path: Path) -> None:
+    """AutoRound's files have no tensor that says which group an input is in."""
+    packer, folder = packers.gptq(Rounding(group=128)), save_model(tmp_path / "odd", hidden_size=192)
+
+    def without_groups(weight: np.ndarray) -> packers.Packed:
+        tensors, numbers = packer(weight)
+        return {name: tensor for name, tensor in tensors.items() if name != "g_idx"}, numbers
+
+    packed, plain = packers.pack(folder, tmp_path, ROUND | {"group_size": 128}, without_groups)
+    check_scores(loaded(packed).model, plain)
+
+
+def test_a_last_block_of_fewer_weights(tmp_path: Path) -> None:
+    packer = packers.bitsandbytes(block=4096)
+    folder = save_model(tmp_path / "odd", intermediate_size=80)
+    packed, plain = packers.pack(folder, tmp_path, BITS, packer)
+    check_scores(loaded(packed).model, plain)
 
 
 def test_beside_a_tower_that_is_not_packed(tmp_path: Path) -> None:
@@ -155,6 +214,9 @@ def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) 
         (AWQ | {"version": "gemv"}, "gptqmodel"),
         (GPTQ | {"checkpoint_format": "marlin"}, "gptqmodel"),
         (ROUND | {"packing_format": "auto_round:llm_compressor"}, "auto-round"),
+        (AWQ | {"version": None, "format": "gemv"}, "gptqmodel"),
+        (AWQ | {"version": None, "backend": "llm-awq"}, "gptqmodel"),
+        (ROUND | {"packing_format": "auto_round:auto_awq", "rotation_config": {"r1": True}}, "auto-round"),
     ],
 )
 def test_what_is_packed_in_another_way_wants_its_package(
@@ -163,4 +225,24 @@ def test_what_is_packed_in_another_way_wants_its_package(
     packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
     edit(packed / "config.json", quantization_config=described)
     with pytest.raises(ModelError, match=f"pip install {package}"):
+        loaded(packed)
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "words"),
+    [
+        ("autoround", {"up_proj.act_scales": torch.ones(1)}, "pip install auto-round"),
+        ("int8", {"up_proj.weight_format": torch.tensor(2, dtype=torch.uint8)}, "cannot be read"),
+    ],
+)
+def test_layers_of_another_kind_are_refused(
+    tiny_model: Path, tmp_path: Path, name: str, added: dict[str, torch.Tensor], words: str
+) -> None:
+    """AutoRound's that round their inputs, and those of 8 bits that lie as old GPUs want them."""
+    described, packer, _ = FORMATS[name]
+    packed, _ = packers.pack(tiny_model, tmp_path, described, packer)
+    weights = load_file(packed / "model.safetensors")
+    weights |= {f"model.layers.0.mlp.{part}": tensor for part, tensor in added.items()}
+    save_file(weights, packed / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=words):
         loaded(packed)
