@@ -18,9 +18,10 @@ export class Blocks {
   update(text) {
     if (text.length > PLAIN_ABOVE) return this.#showPlain(text);
     const { done, open, length } = split(text.slice(this.#settled));
-    if (!done.length && grown(this.#tail, open)) return;
-    for (const old of this.#tail) old.remove();
-    this.#append(done);
+    const same = grown(this.#tail, [...done, ...open]) ? 1 : 0;
+    if (same && !done.length) return;
+    for (const old of this.#tail.slice(same)) old.remove();
+    this.#append(done.slice(same));
     this.#settled += length;
     this.#tail = this.#append(open);
   }

@@ -161,6 +161,18 @@ test("settled blocks are not touched again", () => {
   assert.equal(root.childNodes[0], first);
 });
 
+test("code that is being written is the same in the page once it has ended and more comes", () => {
+  const root = document.createElement("div");
+  const blocks = new Blocks(root);
+  blocks.update("```py\nx");
+  const code = root.childNodes[0];
+  blocks.update("```py\nx = 1\n```");
+  blocks.update("```py\nx = 1\n```\n\nThat");
+  blocks.update("```py\nx = 1\n```\n\nThat is\n\nall");
+  assert.equal(root.childNodes[0], code);
+  assert.equal(String(root), String(page("```py\nx = 1\n```\n\nThat is\n\nall")));
+});
+
 test("a list stays open across blank lines", () => {
   assert.equal(split("- a\n\n").length, 0);
   assert.equal(split("- a\n\ntext").length, "- a\n\n".length);

@@ -43,12 +43,21 @@ class Element {
   getRootNode() {
     return document;
   }
-  querySelector() {
-    return null;
+  matches(selector) {
+    return selector === `.${this.attributes.class}`;
+  }
+  querySelector(tag) {
+    return [...this.elements()].find((element) => element.tag === tag) ?? null;
   }
   focus() {}
   get children() {
     return this.childNodes;
+  }
+  get firstChild() {
+    return this.childNodes[0];
+  }
+  get parentNode() {
+    return this.parent;
   }
   get lastChild() {
     return this.childNodes.at(-1);
@@ -65,6 +74,7 @@ class Element {
       const node = typeof child === "string" ? new Text(child) : child;
       node.remove?.();
       node.remove = () => this.childNodes.includes(node) && this.childNodes.splice(this.childNodes.indexOf(node), 1);
+      if (node instanceof Element) node.parent = this;
       this.childNodes.push(node);
     }
   }

@@ -144,8 +144,8 @@ class Batch:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.
                 if not error.retryable or tries == TRIES or (result.text and tries > 1):
                     raise
-                await asyncio.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
                 result.clear()
+                await asyncio.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
 
     def _body(self, result: Result) -> dict[str, Any]:
         asked: dict[str, Any] = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}

@@ -104,7 +104,7 @@ class Result(Turns):
         """Also to a text that is its own."""
         if isinstance(other, str):
             return self.text == other
-        return isinstance(other, Result) and self.to_dict() == other.to_dict()
+        return self.to_dict() == other.to_dict() if isinstance(other, Result) else NotImplemented
 
     def __contains__(self, part: str) -> bool:
         return part in self.text

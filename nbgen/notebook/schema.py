@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from enum import Enum
 from inspect import isroutine
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -135,7 +136,7 @@ def _is_for_pydantic(kind: Any, seen: set[Any]) -> bool:
         return True
     of = get_origin(kind) or kind
     inner = [*get_args(kind)]
-    if isinstance(of, type) and of not in seen:
+    if isinstance(of, type) and not issubclass(of, Enum) and of not in seen:
         seen.add(of)
         inner += get_type_hints(of, include_extras=True).values()
     return any(_is_for_pydantic(each, seen) for each in inner)

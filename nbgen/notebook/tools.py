@@ -11,9 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
-from typing import Annotated, Any, get_type_hints
-
-import msgspec
+from typing import Any, get_type_hints
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.json_value import json_text
@@ -107,16 +105,21 @@ class _Function:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        plain = function.func if isinstance(function, functools.partial) else function
+        plain, own = function, {}
+        if isinstance(function, functools.partial):  # which may have been given a name, and its function's signature
+            plain, own = function.func, vars(function)
+            function = functools.partial(plain, *function.args, **function.keywords)
         written = plain if hasattr(plain, "__name__") else type(plain).__call__  # of an object that can be called
-        self.name = getattr(plain, "__name__", type(plain).__name__)
+        self.name = own.get("__name__", getattr(plain, "__name__", type(plain).__name__))
         self.asynchronous = inspect.iscoroutinefunction(written)
-        self._words = inspect.getdoc(plain) or ""
+        self._words = inspect.cleandoc(own.get("__doc__") or inspect.getdoc(plain) or "")
         arguments = make_dataclass("Arguments", _fields(function, written, self.name), kw_only=True)
         self._names = [each.name for each in fields(arguments)]
         try:
             self._arguments, schema = described(arguments)
             self._schema = in_json(schema, "the schema of its parameters")
+            said, told = {each.name: _said(each.type) for each in fields(arguments)}, self._schema["properties"]
+            told |= {name: {**said.get(name, {}), **schema} for name, schema in told.items()}
         except (TypeError, InvalidRequest) as error:
             raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
 
@@ -174,15 +177,15 @@ def _fields(function: Callable[..., Any], written: Callable[..., Any], name: str
             f"the tool {name} must name its parameters: {', '.join(odd)} cannot be told", field="tools"
         )
     return [
-        (each.name, _hint(hints.get(each.name, Any)), *([] if each.default is each.empty else [_default(each.default)]))
+        (each.name, hints.get(each.name, Any), *([] if each.default is each.empty else [_default(each.default)]))
         for each in told
     ]
 
 
-def _hint(type: Any) -> Any:
-    """A parameter's type, which says what words beside it say: `Annotated[str, "the city"]`."""
+def _said(type: Any) -> dict[str, str]:
+    """What words beside a parameter's type say: `Annotated[str, "the city"]`."""
     words = " ".join(each for each in getattr(type, "__metadata__", ()) if isinstance(each, str))
-    return Annotated[type, msgspec.Meta(description=words)] if words else type
+    return {"description": words} if words else {}
 
 
 def _default(value: Any) -> Any:

@@ -234,6 +234,19 @@ def test_an_interrupt_ends_what_is_in_flight_and_keeps_what_had_ended() -> None:
     assert (list(batch.results), batch.errors, client.together, client.connections) == ([0], {}, 0, 0)
 
 
+def test_an_interrupt_between_two_tries_leaves_a_row_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 60.0)
+    client = Asked(lambda body: [Unavailable("full")])
+    asked = rows("a")
+
+    def tick() -> None:
+        if client.bodies and not client.together:
+            _thread.interrupt_main()
+
+    assert Batch(client, 1, {}).run(asked, lambda number: None, tick) is False
+    assert (asked[0][1].error, asked[0][1].finish_reason) == (None, None)
+
+
 def test_what_the_server_says_of_a_row_is_its_error() -> None:
     event = ("error", {"error": {"message": "no such adapter", "code": 404}})
     batch, _ = run(Asked(lambda body: [event]), rows("a"))

@@ -4,6 +4,7 @@ import html
 import json
 import pickle
 
+import pandas
 import pytest
 
 from nbgen.errors import InvalidAnswer
@@ -30,6 +31,7 @@ def test_the_text_is_the_result() -> None:
     assert result in ["**hi**"]
     assert "hi" in result
     assert result == full() != Result(text="**hi**")
+    assert list(result == pandas.Series(["**hi**", "b"])) == [True, False]
     typed = Result(text="[1]", schema=Schema(list[int]))
     assert pickle.loads(pickle.dumps(typed)) == typed
 

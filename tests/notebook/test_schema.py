@@ -8,7 +8,7 @@ import sys
 import uuid
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import annotated_types
 import jsonschema
@@ -23,6 +23,9 @@ from nbgen.notebook.display import show_as_table
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.table import html_table, markdown_table
 from nbgen.notebook.type_spelling import BASE64
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TEXT = '{"name": "Pancakes", "minutes": 20, "level": "easy"}'
 LEVEL = Literal["easy", "hard"]
@@ -111,6 +114,8 @@ def test_the_keys_of_a_dictionary_of_literals_are_named_wherever_it_stands() -> 
 
 
 class Level(enum.Enum):
+    others: "Sequence[Level]"
+
     EASY = "easy"
     HARD = "hard"
 

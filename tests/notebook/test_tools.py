@@ -135,7 +135,13 @@ def test_what_is_bound_is_not_told() -> None:
     assert (told["name"], told["description"]) == ("search", "Search the records.")
     assert list(told["parameters"]["properties"]) == ["words", "most"]
     assert tools.results(asked(("search", '{"words": "a"}')))[0]["content"] == "a True 3"
-    (told,) = (tool["function"] for tool in Tools(functools.partial(locate, Place("Rom"))).json)
+    at_rome = functools.partial(locate, Place("Rom"))
+    (told,) = (tool["function"] for tool in Tools(at_rome).json)
+    assert list(told["parameters"]["properties"]) == ["tags"]
+    functools.update_wrapper(at_rome, locate)
+    at_rome.__name__, at_rome.__doc__ = "rome", "What is in Rome."
+    first, told = (tool["function"] for tool in Tools([functools.partial(locate, Place("Oslo")), at_rome]).json)
+    assert (first["name"], told["name"], told["description"]) == ("locate", "rome", "What is in Rome.")
     assert list(told["parameters"]["properties"]) == ["tags"]
 
 
@@ -169,6 +175,7 @@ def test_what_is_said_of_a_parameter_is_told() -> None:
     tools = Tools([forecast, plain])
     first, second = (tool["function"]["parameters"]["properties"] for tool in tools.json)
     assert second["city"] == {"type": "string", "description": "the city's name in Italian"}
+    assert first["city"]["description"] == "the city's name"
     assert (first["days"]["description"], first["days"]["minimum"]) == ("how many", 1)
     assert first["hour"]["exclusiveMaximum"] == 24
     right, wrong = tools.results(
