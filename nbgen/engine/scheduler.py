@@ -205,7 +205,8 @@ class Scheduler:
 
     def computed(self, batch: list[ScheduledSequence]) -> None:
         """The batch's tokens have their keys and values."""
-        self.blocks.copied()
+        if self.blocks.copied():
+            self._crowded = None
         for sequence, num_tokens in batch:
             if not isinstance(sequence, Guess):
                 sequence.num_computed += num_tokens
