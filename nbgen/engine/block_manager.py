@@ -114,11 +114,10 @@ class BlockManager:
         copies, self._copies = self._copies, []
         return copies
 
-    def copied(self) -> bool:
-        """The copies that were taken are made: their sources may go; whether there are such."""
-        nodes, self._copying = self._copying, []
-        self.cache.unlock(nodes)
-        return bool(nodes)
+    def copied(self) -> None:
+        """The copies that were taken are made: their sources may go."""
+        self.cache.unlock(self._copying)
+        self._copying.clear()
 
     def share(self, sequence: Sequence) -> None:
         """Let others use the sequence's blocks that are full; where somebody was first, use theirs."""
