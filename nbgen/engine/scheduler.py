@@ -78,6 +78,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         #: Who waits for room, and is looked at again once more than decodes have happened: much may be cached of it.
         self._crowded: Sequence | None = None
+        #: Blocks that were free then: once there are more it is looked at again, too.
+        self._free_then = 0
         #: Of whom one makes steps fail: the first of them runs alone, until it has gained a token.
         self.suspects: list[Sequence] = []
         #: Steps in a row for which there was no memory.
@@ -207,11 +209,11 @@ class Scheduler:
         """The batch's tokens have their keys and values."""
         self.blocks.copied()
         for sequence, num_tokens in batch:
+            if sequence.num_uncomputed > 1 or not sequence.num_output:
+                self._crowded = None
             if not isinstance(sequence, Guess):
                 sequence.num_computed += num_tokens
                 self.blocks.share(sequence)
-            if num_tokens > 1 or not sequence.num_output:
-                self._crowded = None
 
     def _narrow(self) -> bool:
         """Have steps compute half as much of prompts as before; False where that is little already."""
@@ -276,13 +278,13 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let one that waits run, with what is cached of it; False if it must wait on."""
-        if sequence is self._crowded and self.running:
+        if sequence is self._crowded and self.blocks.num_free <= self._free_then:
             return False
         self.blocks.reuse(sequence)
         crowded = not self._has_room(sequence, len(sequence) + 1)
         if crowded or self.blocks.is_coming(sequence, self.running):
             self._give_back(sequence)
-            self._crowded = sequence if crowded else None
+            self._crowded, self._free_then = sequence if crowded else None, self.blocks.num_free
             return False
         self.waiting.remove(sequence)
         self.blocks.admit(sequence, self.waiting)

@@ -130,7 +130,8 @@ def apart(arguments: Sequence[str]) -> list[str]:
         if argument.startswith("-"):
             several = argument == "--lora-paths"
         elif several:
-            argument = f"--lora-paths={argument if '=' in argument else f'{argument}={argument}'}"
+            named = "=" in argument or argument.startswith("{")
+            argument = f"--lora-paths={argument if named else f'{argument}={argument}'}"
         found.append(argument)
     return [argument for argument in found if argument != "--lora-paths"]
 

@@ -349,6 +349,17 @@ def test_who_waits_for_room_is_not_looked_at_in_every_step() -> None:
     assert late.num_output == 2
 
 
+def test_who_waits_for_what_another_copies_waits_for_that_step_alone() -> None:
+    first, late = sequence([7] * 5, 6), sequence([1] * 10)
+    machine = Machine([first], blocks=5)
+    machine.step()
+    machine.step()
+    machine.scheduler.preempt_all()
+    machine.scheduler.add(late)
+    assert [item.sequence for item in machine.step()] == [first]
+    assert [item.sequence for item in machine.step()] == [first, late]
+
+
 def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
     short, long = sequence([1, 2], 50), sequence([2] * 100, 5)
     machine = Machine([short], prefill_chunk=8)

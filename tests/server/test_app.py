@@ -16,7 +16,7 @@ from nbgen import keepalive
 from nbgen.engine_config import EngineConfig
 from nbgen.server.app import NbgenApp
 from nbgen.server.engine_options import EngineOptions
-from nbgen.server.launch_options import FLAGS
+from nbgen.server.launch_options import FLAGS, apart
 from tests.server.conftest import Server
 
 QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
@@ -99,6 +99,7 @@ def test_where_it_listens_what_opens_it_and_its_adapters_may_be_said_as_to_sglan
     assert said["NbgenApp"]["adapters"] == ["a=/x", "/y/z=/y/z"]
     assert said["StandaloneServerApp"]["ip"] == "::1"
     assert said["IdentityProvider"]["token"] == "secret"
+    assert apart(["--lora-paths", '{"a": "/x"}', "--model=m"]) == ['--lora-paths={"a": "/x"}', "--model=m"]
 
 
 def test_inside_jupyter_options_have_their_long_names(tmp_path: Path) -> None:
