@@ -31,12 +31,14 @@ COMPRESSED = Names("weight_packed", "weight_scale", "weight_zero_point", "weight
 #: Beside these, of which the words tell the same.
 SHAPE = "weight_shape"
 
-
+#: What zeros were lowered by, by how checkpoints call the format.
+GPTQ_FORMATS = {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}
+#: AutoRound's own names for how it packs, without what they begin with.
+AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
 #: By which descriptions tell that a layer's inputs are rotated before they meet its weight.
 TURNED = ("rotation_config", "spinquant_config", "transform_config")
 #: How AutoRound calls what a layer rounds its inputs by: its weight is packed in another way then.
 ROUNDED = ".act_scales"
-
 #: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
 STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 ROWS = "SCB"
@@ -105,12 +107,6 @@ def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
 def _first(described: dict[str, Any], *names: str) -> str:
     """What it says under the first of these names that it has; "" where it has none of them."""
     return str(next(filter(None, map(described.get, names)), "")).lower()
-
-
-#: What zeros were lowered by, by how checkpoints call the format.
-GPTQ_FORMATS = {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}
-#: AutoRound's own names for how it packs, without what they begin with.
-AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
 
 
 class Weights(msgspec.Struct):
