@@ -18,6 +18,8 @@ from nbgen.protocols.media import Item, check_media, decode_base64, parse_item
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_OPTIONS = 32
+#: Whether a model thinks, as templates call it.
+SWITCHES = frozenset(("enable_thinking", "thinking"))
 #: What a body says beside the template's own variables.
 RESERVED_OPTIONS = {"add_generation_prompt", "continue_final_message", "messages", "tools"}
 
@@ -137,14 +139,17 @@ def template_options(
     return dict(options)
 
 
-def manner(effort: str | None, verbosity: str | None = None) -> dict[str, bool | str]:
-    """What a template is told of how to think and write, under the names that models' makers have for it.
+def manner(options: Mapping[str, Any] | None, effort: str | None, verbosity: str | None = None) -> dict[str, Any]:
+    """The `options` and what a template is told besides of how to think and write, as models' makers call it.
 
-    As with SGLang and vLLM, the effort "none" keeps a model from thinking, and any other has it think.
+    As with SGLang and vLLM, the effort "none" keeps a model from thinking, and any other has it think. Options say
+    otherwise under either name of that switch: some templates read both.
     """
-    told: dict[str, bool | str | None] = {"reasoning_effort": effort, "verbosity": verbosity}
-    told |= dict.fromkeys(("enable_thinking", "thinking"), None if effort is None else effort != "none")
-    return {name: value for name, value in told.items() if value is not None}
+    options = options or {}
+    told: dict[str, Any] = {"reasoning_effort": effort, "verbosity": verbosity}
+    if effort is not None and SWITCHES.isdisjoint(options):
+        told |= dict.fromkeys(SWITCHES, effort != "none")
+    return {name: value for name, value in told.items() if value is not None} | dict(options)
 
 
 def without_files(content: str | list[Part]) -> str | list[Part]:

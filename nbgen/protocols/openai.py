@@ -237,9 +237,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
         parts=True,
         thoughts=body.separate_reasoning is not False,
         continue_final=body.continue_final_message,
-        template_options=template_options(
-            manner(body.reasoning_effort, body.verbosity) | (body.chat_template_kwargs or {})
-        ),
+        template_options=template_options(manner(body.chat_template_kwargs, body.reasoning_effort, body.verbosity)),
     )
     names = _names(fields, name) | {"input_ids": "messages", "messages": "messages", **OF_TEMPLATES}
     names["top_logprobs_num"] = "top_logprobs"

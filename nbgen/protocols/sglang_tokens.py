@@ -52,7 +52,7 @@ def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
         add_special_tokens=body.add_special_tokens,
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final=body.continue_final_message,
-        template_options=template_options(manner(body.reasoning_effort) | (body.chat_template_kwargs or {})),
+        template_options=template_options(manner(body.chat_template_kwargs, body.reasoning_effort)),
     )
     return request, not isinstance(body.prompt, list)
 

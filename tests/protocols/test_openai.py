@@ -120,7 +120,7 @@ def test_how_a_chat_goes_on_and_what_its_template_is_told() -> None:
     options = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
     (request,) = chat(continue_final_message=True, separate_reasoning=False, **options).requests
     assert (request.continue_final, request.thoughts) == (True, False)
-    assert request.template_options == {"reasoning_effort": "low", "thinking": True, "enable_thinking": False}
+    assert request.template_options == {"reasoning_effort": "low", "enable_thinking": False}
 
 
 @pytest.mark.parametrize(
