@@ -25,7 +25,7 @@ Ask = Callable[..., TextStream]
 Said = Sequence[Mapping[str, Any]] | Turns
 
 
-@takes_sampling(*STREAMED, alone=True)
+@takes_sampling(*STREAMED)
 @short_traceback
 def chat(
     system: str | None = None,

@@ -75,7 +75,7 @@ def described(kind: Any) -> tuple[Any, dict[str, Any]]:
         schema = msgspec.json.schema(kind)
         spell_out(schema, kind)
         if _is_for_pydantic(kind, set()):
-            raise TypeError("it has limits or words of pydantic's beside a type that pydantic does not know")
+            raise TypeError("pydantic's limits and words say nothing to a type of msgspec's: there, write msgspec.Meta")
         return kind, _asked(schema)
     except TypeError as error:
         if adapted := _adapted(kind):
@@ -104,7 +104,7 @@ def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
     try:
         schema = dict(json.loads(json.dumps(builtin(given))))
         if schema and KEYWORDS.isdisjoint(schema):
-            raise ValueError("none of its names is one of JSON Schema's, as type")
+            raise ValueError("none of its names says what a value is, as type does")
         return schema
     except (TypeError, ValueError) as error:
         raise TypeError(

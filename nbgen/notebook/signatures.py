@@ -28,12 +28,10 @@ ELSEWHERE |= {"functions": "tools", "max_length": "max_new_tokens", "stop_sequen
 EXPLAINED = "model"
 
 
-def takes_sampling(*more: str, new_tokens: int | None = None, alone: bool = False) -> Callable[[F], F]:
-    """A decorator: `**options` stands for the sampling options and these, which its help explains.
+def takes_sampling(*more: str, new_tokens: int | None = None) -> Callable[[F], F]:
+    """A decorator: `**options` stands for the sampling options and these, which its help explains; no others are taken.
 
     `new_tokens` is what max_new_tokens is where it is left out; None, as many as the context holds.
-    Without `more`, or if they stand `alone`, whatever else is given is refused by name; else the helper hands it all on
-    to one that does so.
     """
 
     def sign(helper: F) -> F:
@@ -45,8 +43,6 @@ def takes_sampling(*more: str, new_tokens: int | None = None, alone: bool = Fals
         helper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         listed = explained(given.name for given in (*own, *added) if given.name in LINES)
         helper.__doc__ = "\n\n".join(filter(None, [inspect.getdoc(helper), listed]))
-        if more and not alone:
-            return helper
         return _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
 
     return sign

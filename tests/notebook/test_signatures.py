@@ -81,6 +81,11 @@ def test_an_option_that_is_none_is_refused_with_the_one_that_was_meant(helper: A
     assert refused.value.field == given
 
 
+def test_a_prompt_by_another_name_is_no_missing_prompt() -> None:
+    with pytest.raises(InvalidRequest, match="did you mean 'prompt'"):
+        nbgen.generate(messages=[])  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("helper", [nbgen.map, nbgen.compare, nbgen.logprobs])
 def test_an_option_of_others_is_refused_with_where_it_is(helper: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"no option 'tools' here; nbgen\.generate has it$") as refused:
