@@ -1,7 +1,6 @@
 """What crosses between the server and the process that runs a language model (`frames` says how).
 
-Nothing here is executable: decoding yields these structs or fails. One request is one prompt; a protocol's batch is
-several requests.
+Nothing here is executable: decoding yields these structs or fails. One request is one prompt; a batch is several.
 """
 
 from __future__ import annotations
