@@ -13,6 +13,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+#: Seconds after which an interrupt is heard that came in the moment before a wait began: Python sleeps through it.
+HEARS_AGAIN = 0.5
+
 Work = Callable[[], Coroutine[Any, Any, None]]
 Ended = Callable[[BaseException | None], None]
 
@@ -45,6 +48,8 @@ class TaskThread:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it has ended, after so many seconds at most."""
+        while timeout is None and not self._over.wait(HEARS_AGAIN):
+            pass
         return self._over.wait(timeout)
 
     def cancel(self) -> None:

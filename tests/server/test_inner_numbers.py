@@ -239,7 +239,7 @@ def test_chats_have_the_last_state(served: Served) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"return_hidden_states": "last"}, "return_hidden_states"),
+        ({"return_hidden_states": "all"}, "return_hidden_states"),
         ({"return_routed_experts": 1}, "return_routed_experts"),
         ({"return_routed_experts": True, "routed_experts_start_len": -1}, "at least 0"),
         ({"return_routed_experts": True, "routed_experts_start_len": 91}, "the prompt has 90 tokens"),
