@@ -61,7 +61,7 @@ def _kernel() -> Any:
     return getattr(get_ipython(), "kernel", None)
 
 
-def captured() -> bool:
+def _captured() -> bool:
     """Whether a widget takes what is shown now, as in `with Output():` or under `interact`. It hears of no changes."""
     widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
     asked = _asked().get("header", {}).get("msg_id", "")
@@ -99,7 +99,7 @@ class Output:
         """One more output of the cell that runs, which changes together with those of before."""
         from IPython.display import DisplayHandle, display
 
-        if captured():
+        if _captured():
             self._inner = self._inner or sys.modules["ipywidgets"].Output()
             self._inner.outputs = _held(bundle, metadata)
             display(self._inner)
