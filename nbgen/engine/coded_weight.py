@@ -3,7 +3,7 @@
 NF4 and FP4 (QLoRA, Dettmers et al. 2023). Knows nothing of models.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -28,7 +28,6 @@ class CodedWeight(NamedTuple):
     shape: tuple[int, int]
     dtype: torch.dtype
 
-    @torch.inference_mode()
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
         """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
         repeats, rest = divmod(self.block, BLOCK)
@@ -37,8 +36,8 @@ class CodedWeight(NamedTuple):
         largest = self.largest.repeat_interleave(repeats).view(self.shape[0], -1)
         return NativeScaledLinear(packed(self._values().view(self.shape)), largest, bias, dtype, self.numbers)
 
-    def whole(self, count: int | None = None) -> torch.Tensor:
-        """The weight, written out. A layer is no mixture, of which there may be a `count`."""
+    def whole(self) -> torch.Tensor:
+        """The weight, written out."""
         values = self._values()
         whole, at_once = torch.empty(len(values), dtype=self.dtype), max(1, AT_ONCE // self.block) * self.block
         blocks = zip(
@@ -47,9 +46,6 @@ class CodedWeight(NamedTuple):
         for own, made, largest in blocks:
             made.copy_(self.numbers[own.int()] * largest.repeat_interleave(self.block)[: len(own)])
         return whole.view(self.shape)
-
-    def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> None:
-        """None: a layer is no mixture."""
 
     def _values(self) -> torch.Tensor:
         words = self.words.flatten()

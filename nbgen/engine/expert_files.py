@@ -22,6 +22,8 @@ from nbgen.engine.native_experts import NativeExperts
 
 #: What transformers does with experts' tensors, in order: it stacks them, those of gate and up beside each other.
 CHAINS = ([(MergeModulelist, 0)], [(MergeModulelist, 0), (Concatenate, 1)])
+#: Weights of all experts, and not of one layer.
+MIXTURES = (Apart, Mxfp4)
 #: Experts that are tried, with so many rows; and how far from transformers' own a result may be, as a share of it.
 TRIED, ROWS = 2, 4
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -34,7 +36,7 @@ class ExpertFiles:
         """`written_out`: what is quantized becomes other numbers while it is read, of which only MXFP4's are known."""
         self._chains = () if written_out else CHAINS
         #: By the address of what stands for them, which is kept so that nothing else gets it.
-        self._found: dict[int, tuple[torch.Tensor, Weights]] = {}
+        self._found: dict[int, tuple[torch.Tensor, Weights | Packed]] = {}
 
     @contextmanager
     def left_alone(self) -> Iterator[None]:
@@ -85,18 +87,18 @@ class ExpertFiles:
                     setattr(module, name, nn.Parameter(found.whole(), requires_grad=False))
         self._found.clear()
 
-    def stand_in(self, weights: Weights) -> torch.Tensor:
+    def stand_in(self, weights: Weights | Packed) -> torch.Tensor:
         """A tensor for these whose numbers are none."""
         number = torch.full((1,), torch.nan, dtype=weights.dtype)
         self._found[number.data_ptr()] = number, weights
         return number.expand(weights.shape)
 
-    def found(self, weight: torch.Tensor) -> Weights | None:
+    def found(self, weight: torch.Tensor) -> Weights | Packed | None:
         """What the tensor stands for, if it has no numbers."""
         found = self._found.get(weight.data_ptr()) if weight.device.type == "cpu" else None
         return None if found is None else found[1]
 
-    def take(self, weight: torch.Tensor) -> Weights | None:
+    def take(self, weight: torch.Tensor) -> Weights | Packed | None:
         """The same, of a tensor that will stand for nothing any more."""
         return self._found.pop(weight.data_ptr(), (weight, None))[1]
 
@@ -109,7 +111,7 @@ class ExpertFiles:
         if not native_experts.known(module, in_float32=in_float32):
             return None
         both, downs = map(self.found, native_experts.stored(module))
-        if both is None or downs is None:
+        if not isinstance(both, MIXTURES) or not isinstance(downs, MIXTURES):
             return None
         dtype = torch.float32 if in_float32 else module.down_proj.dtype
         two, one = both.products(module, dtype, two=module.has_gate), downs.products(module, dtype, two=False)
@@ -125,8 +127,8 @@ class ExpertFiles:
         stands = [getattr(stock, each) for each in names]
         both, downs = map(self.found, stands)
         ours, count, dtype = getattr(parent, name), stock.num_experts, stock.down_proj.dtype
-        assert both is not None
-        assert downs is not None
+        assert isinstance(both, MIXTURES)
+        assert isinstance(downs, MIXTURES)
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(ROWS, ours.width, generator=generator).to(dtype)
         shares = torch.rand(ROWS, TRIED, generator=generator).to(dtype)

@@ -40,6 +40,7 @@ from nbgen.engine.expert_files import ExpertFiles
 from nbgen.engine.load_progress import weights_progress
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.native_half_linear import HALVES
+from nbgen.engine.packed_layers import Packing
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
@@ -102,7 +103,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
     size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
-    quantized_checkpoint.check(folder, held, config.model, config.quantization, on_cpu=_is_for_cpu(config))
+    packing = _packing(folder, held, config)
     architecture = _architecture(folder, config.model)
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
@@ -110,7 +111,8 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         GenerationConfig.from_dict(generation)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with weights_progress(held, size, report):
-        model, parameters = _model(folder, held, config, architecture, _class_of(architecture.model_type), report)
+        auto = _class_of(architecture.model_type)
+        model, parameters = _model(folder, held, packing, config, architecture, auto, report)
     processor = _processor(folder, model, tokenizer.ends)
     defaults = sampling_defaults(generation, config)
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
@@ -124,18 +126,21 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
     size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
-    quantized_checkpoint.check(folder, held, config.model, None, on_cpu=_is_for_cpu(config))
+    packing = _packing(folder, held, config)
     tokenizer = _tokenizer(folder, config.model)
     with weights_progress(held, size, report):
-        model, parameters = _model(folder, held, config, _configuration(folder, config.model), AutoModel, report)
+        architecture = _configuration(folder, config.model)
+        model, parameters = _model(folder, held, packing, config, architecture, AutoModel, report)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
     return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
 
 
-def _is_for_cpu(config: EngineConfig) -> bool:
-    return device.named(config.device).type == "cpu"
+def _packing(folder: Path, held: dict[str, Entry], config: EngineConfig) -> Packing | None:
+    """How the checkpoint's layers are packed, where that is read here. Raises ModelError for what is not."""
+    on_cpu = device.named(config.device).type == "cpu"
+    return quantized_checkpoint.check(folder, held, config.model, config.quantization, on_cpu=on_cpu)
 
 
 def _positions(model: "PreTrainedModel") -> int:
@@ -202,7 +207,13 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
 
 
 def _model(
-    folder: Path, held: dict[str, Entry], config: EngineConfig, architecture: Any, auto: Any, report: checkpoint.Report
+    folder: Path,
+    held: dict[str, Entry],
+    packing: Packing | None,
+    config: EngineConfig,
+    architecture: Any,
+    auto: Any,
+    report: checkpoint.Report,
 ) -> tuple["PreTrainedModel", int]:
     """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
@@ -213,7 +224,6 @@ def _model(
         written_out = dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
         dtype = _dtype(config, on, architecture.get_text_config().dtype)
-        packing = quantized_checkpoint.packing(folder, held, config.model) if on.type == "cpu" else None
         with experts.left_alone() if on.type == "cpu" else nullcontext():
             if packing is not None:
                 model, loading = packed_files.load(folder, packing, auto, experts, architecture, dtype)

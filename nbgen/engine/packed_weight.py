@@ -4,7 +4,7 @@ A number is its value less its group's zero, times its group's scale. Knows noth
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -42,7 +42,6 @@ class PackedWeight(NamedTuple):
         each = WORD // self.bits
         return {"gptq": (second, first * each), "awq": (second * each, first)}.get(self.form, (first, second * each))
 
-    @torch.inference_mode()
     def rounded(self) -> RoundedWeight:
         middle = 2 ** (self.bits - 1)
         values = (self._values() - middle).view(torch.int8)  # bytes begin again below 0
@@ -56,12 +55,9 @@ class PackedWeight(NamedTuple):
         """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
         return self.rounded().layer(bias, dtype)
 
-    def whole(self, count: int | None = None) -> torch.Tensor:
-        """The weight, written out. A layer is no mixture, of which there may be a `count`."""
+    def whole(self) -> torch.Tensor:
+        """The weight, written out."""
         return self.rounded().whole().to(self.dtype)
-
-    def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> None:
-        """None: a layer is no mixture."""
 
     def _values(self) -> torch.Tensor:
         """`[out, in]` of uint8."""

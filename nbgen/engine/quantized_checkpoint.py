@@ -42,24 +42,22 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def packing(folder: Path, held: dict[str, Entry], name: str) -> Packing | None:
-    """How a checkpoint's layers are packed, where that is known here. Raises ModelError for what its files lack."""
-    described = description(folder, name)
-    return None if described is None else packed_layers.read(described, held, name)
+def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None, *, on_cpu: bool) -> Packing | None:
+    """How its layers are packed, where they are read without transformers' help; `held` are its tensors.
 
-
-def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None, *, on_cpu: bool) -> None:
-    """Raises ModelError for a format that is not read here, or is to be quantized again; `held` are its tensors."""
+    Raises ModelError for a format that is not read here, or is to be quantized again.
+    """
     if (described := description(folder, name)) is None:
-        return _refuse_integers(held, name)
+        _refuse_integers(held, name)
+        return None
     method = str(described.get("quant_method") or "bitsandbytes")  # the one that older files do not name
     if method not in READERS.keys() | WRITTEN_OUT:
         known = ", ".join(sorted(READERS.keys() | WRITTEN_OUT))
         raise ModelError(f"{name} is quantized as {method!r:.80}, which is not read here; these are: {known}")
     if quantization is not None and method not in WRITTEN_OUT:
         raise ModelError(f"{name} is quantized already ({method}): leave out quantization={quantization!r}")
-    if on_cpu and packed_layers.read(described, held, name) is not None:
-        return
+    if on_cpu and (packing := packed_layers.read(described, held, name)) is not None:
+        return packing
     module, package = READERS.get(method, (None, None))
     if module is not None and find_spec(module) is None:
         raise ModelError(f"{name} is quantized as {method}, which is read with another package: pip install {package}")
@@ -67,6 +65,7 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
         raise ModelError(f"{name} was quantized by an old torchao, in a way that is no longer read: quantize it again")
     if method in ("fp8", "mxfp8"):
         _check_blocks(held, name, described.get("weight_block_size"))
+    return None
 
 
 def _refuse_integers(held: dict[str, Entry], name: str) -> None:
