@@ -12,12 +12,12 @@
 constexpr int64_t LINE = 64;  // bytes of memory that come together
 
 // Rows whose sums by four outputs do not fit into registers, where those by two do: these outputs are side by side.
-constexpr bool in_pairs(int64_t rows) { return rows == ROWS + 1 || rows == ROWS + 2; }
+constexpr bool by_twos(int64_t rows) { return rows == ROWS + 1 || rows == ROWS + 2; }
 
 // Bytes ahead of their products that weights are fetched for `R` rows: what a processor does ahead by itself is the less of them
 // the more rows there are.
 template <int R>
-constexpr int64_t DISTANCE = in_pairs(R) ? 8192 : 1024 * std::min(R, 3);
+constexpr int64_t DISTANCE = by_twos(R) ? 8192 : 1024 * std::min(R, 3);
 
 // Weights that take as long to come from memory as to be multiplied by several rows.
 template <typename Kind>
@@ -39,14 +39,14 @@ constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 template <typename T>  // rarer ones, for whose sake no more is compiled, which takes seconds
 constexpr int FEW<Nibbles<T, Scaled>> = ROWS;
 
-// Bytes of rows that stay in a core's first-level cache while weights go by.
-inline int64_t bytes_near() {
+// Bytes of a core's first-level cache.
+inline int64_t first_level() {
     int64_t cache = 32768;
 #ifdef _SC_LEVEL1_DCACHE_SIZE
     static const int64_t told = sysconf(_SC_LEVEL1_DCACHE_SIZE);
     if (told > 0) cache = told;
 #endif
-    return cache * 3 / 4;
+    return cache;
 }
 
 // Whether rows are read as here: weights as they are, by rows that stay near, or mostly so where they meet four outputs at once.
@@ -54,54 +54,60 @@ template <typename Kind, typename T>
 inline bool are_few(const Linear<T>& linear, int64_t rows) {
     if (!rows || rows > FEW<Kind>) return false;
     const int64_t bytes = rows * linear.inputs * static_cast<int64_t>(sizeof(T));
-    return !IS_PLAIN<Kind> || bytes <= (rows > ROWS ? 1 : 2) * bytes_near();
+    return !IS_PLAIN<Kind> || bytes <= first_level() * (rows > ROWS ? 3 : 6) / 4;
 }
 
 // To the sums of `R` rows by the `N` outputs `apart` from each other what one part from the input `k` on adds.
 template <typename Kind, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_part(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
-                                            const T* input, int64_t k, int64_t part) {
-    const T* at = input + k + part * STEP<T>;
+                                            Layout<T> rows, int64_t k, int64_t part) {
+    const T* at = rows.first + (k + part * STEP<T>) * rows.along;
     Numbers<T> weights[N];
 #pragma GCC unroll 8
     for (int a = 0; a < N; a++) {
         weights[a] = Kind(linear, n + a * apart).read(k, part);
         if constexpr (IS_WIDE<Kind> && R < ROWS) weights[a] = held(weights[a]);  // of more rows they are, and addresses not
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
-        for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * linear.inputs, weights[a]);
+        for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * rows.across, weights[a]);
 }
 
-// What an output's piece needs later is fetched, while `R` rows are at the input `k`.
-template <typename Kind, int R, typename T>
-[[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k) {
+// What an output's weights are `ahead` bytes later is fetched, while rows are at the input `k`.
+template <typename Kind, typename T>
+[[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k, int64_t ahead) {
     const Kind own(linear, n);
-    __builtin_prefetch(own.bytes(k) + DISTANCE<R>, 0, IS_WIDE<Kind> ? NEAR : 2);
+    __builtin_prefetch(own.bytes(k) + ahead, 0, IS_WIDE<Kind> ? NEAR : 2);
     if constexpr (Kind::BITS == 4)
         if (k % (LINE / decltype(own.levels)::BYTES * GROUP) == 0)
-            fetch_line(own.levels.at(k / GROUP + DISTANCE<R> * 8 / Kind::BITS / GROUP));
+            fetch_line(own.levels.at(k / GROUP + ahead * 8 / Kind::BITS / GROUP));
 }
 
-// The same for all inputs, a line of memory of each output at a time.
+// The same for the inputs `begin` to `end`, a line of memory of each output at a time.
+template <typename Kind, bool FETCHES, int R, int N, typename T>
+[[gnu::always_inline]] inline void add_inputs(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
+                                              Layout<T> rows, int64_t begin, int64_t end, int64_t ahead) {
+    constexpr int64_t PARTS = std::max<int64_t>(1, 8 * LINE / Kind::BITS / STEP<T>), WHOLE = PARTS * STEP<T>;
+    const int64_t whole = PARTS > 1 ? begin + (end - begin) / WHOLE * WHOLE : end;
+    for (int64_t k = begin; k < whole; k += WHOLE) {
+        if constexpr (FETCHES)
+#pragma GCC unroll 8
+            for (int a = 0; a < N; a++) fetch_later<Kind>(linear, n + a * apart, k, ahead);
+        add_part<Kind>(sums, linear, n, apart, rows, k, 0);
+        if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
+#pragma GCC unroll 16
+            for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, apart, rows, k, part);
+    }
+    if constexpr (PARTS > 1)
+        for (int64_t part = 0; whole + part * STEP<T> < end; part++)
+            add_part<Kind>(sums, linear, n, apart, rows, whole, part);
+}
+
 template <typename Kind, bool FETCHES, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_all(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                            const T* input) {
-    constexpr int64_t PARTS = std::max<int64_t>(1, 8 * LINE / Kind::BITS / STEP<T>), WHOLE = PARTS * STEP<T>;
-    const int64_t whole = PARTS > 1 ? linear.inputs / WHOLE * WHOLE : linear.inputs;
-    for (int64_t k = 0; k < whole; k += WHOLE) {
-        if constexpr (FETCHES)
-#pragma GCC unroll 8
-            for (int a = 0; a < N; a++) fetch_later<Kind, R>(linear, n + a * apart, k);
-        add_part<Kind>(sums, linear, n, apart, input, k, 0);
-        if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
-#pragma GCC unroll 16
-            for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, apart, input, k, part);
-    }
-    if constexpr (PARTS > 1)
-        for (int64_t part = 0; whole + part * STEP<T> < linear.inputs; part++)
-            add_part<Kind>(sums, linear, n, apart, input, whole, part);
+    add_inputs<Kind, FETCHES>(sums, linear, n, apart, Layout<T>{input, 1, linear.inputs}, 0, linear.inputs, DISTANCE<R>);
 }
 
 // `R` rows of `input` by four outputs of each piece, which are `apart`, from `n` on. Rounded weights become numbers in registers,
@@ -130,7 +136,7 @@ inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_
 
 // `R` rows of `input` by the four outputs from `n` on.
 template <typename Kind, int R, typename T>
-inline void read_pairs(const Linear<T>& linear, const T* input, T* output, int64_t n) {
+inline void read_twos(const Linear<T>& linear, const T* input, T* output, int64_t n) {
     Floats sums[R][FEWEST];
 #pragma GCC unroll 8
     for (int j = 0; j < FEWEST; j += 2) {
@@ -142,12 +148,12 @@ inline void read_pairs(const Linear<T>& linear, const T* input, T* output, int64
     finish(linear, sums, output, n);
 }
 
-// `R` rows by the outputs of a cut, which has pieces unless they are `in_pairs`.
+// `R` rows by the outputs of a cut, which has pieces unless they go `by_twos`.
 template <typename Kind, int R, typename T>
 void read_cut(const Linear<T>& linear, const T* input, T* output, const Cut& cut) {
     for (int64_t n = cut.begin; n < cut.begin + cut.width; n += FEWEST)
-        if constexpr (in_pairs(R))
-            read_pairs<Kind, R>(linear, input, output, n);
+        if constexpr (by_twos(R))
+            read_twos<Kind, R>(linear, input, output, n);
         else
             read_once<Kind, R, true>(linear, input, output, n, cut.apart);
 }

@@ -134,13 +134,13 @@ template <int I, int J, int R, int N, typename T>
     narrow_rows<std::min(4, R - I)>(made, output + I * linear.outputs + n + J, linear.outputs);
 }
 
-// A tile's sums over lanes, as outputs: what makes one row of four at a time elsewhere makes four rows here.
-template <int R, int N, typename T>
+// A tile's sums over lanes, as outputs, from the row `I` on: what makes one row of four at a time elsewhere makes four rows here.
+template <int I = 0, int R, int N, typename T>
 [[gnu::always_inline]] inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
     static_assert(N == 4 || (N == 8 && R <= 4));
-    finish_rows<0, 0>(linear, sums, output, n);
-    if constexpr (R > 4) finish_rows<4, 0>(linear, sums, output, n);
-    if constexpr (N > 4) finish_rows<0, 4>(linear, sums, output, n);
+    finish_rows<I, 0>(linear, sums, output, n);
+    if constexpr (N > 4) finish_rows<I, 4>(linear, sums, output, n);
+    if constexpr (I + 4 < R) finish<I + 4>(linear, sums, output, n);
 }
 
 #else

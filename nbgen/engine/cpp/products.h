@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "few_rows.h"
+#include "pairs.h"
 #include "panel.h"
 #include "team.h"
 #include "tiles.h"
@@ -44,6 +44,8 @@ class Inputs {
                 packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
             }
 #endif
+        if (first.weight && come_in_strips<T>(rows, first.inputs) && !in_tiles() && !few(first))
+            strips_ = strips_of(rows, first.inputs, numbers);
     }
 
     // Units that the layer's outputs are cut into.
@@ -56,7 +58,14 @@ class Inputs {
 
     // Whether they are few for these weights, and the cut is one for them.
     bool few(const Linear<T>& linear, const Cut& cut) const {
-        return !in_tiles() && (in_pairs(rows) ? cut.width % FEWEST == 0 : cut.pieces == PIECES) && few(linear);
+        return (by_twos(rows) ? cut.width % FEWEST == 0 : cut.pieces == PIECES) && few(linear);
+    }
+
+    // Whether the outputs of a cut for pairs of outputs were made.
+    bool multiply_by_pairs(const Linear<T>& linear, T* output, const Cut& cut) const {
+        if (cut.pieces < PIECES || !in_pairs(linear)) return false;
+        if constexpr (std::is_same_v<T, Bfloat16>) ::multiply_by_pairs(linear, rows, strips_, output, cut);
+        return true;
     }
 
     // Whether the outputs `begin` to `end` were made in tiles.
@@ -77,10 +86,16 @@ class Inputs {
     const T* numbers;
 
   private:
-    bool pieces(const Linear<T>& linear) const { return !in_tiles() && !in_pairs(rows) && few(linear); }
+    bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || in_pairs(linear); }
 
     bool few(const Linear<T>& linear) const {
-        return by_kind(linear, [&](auto kind) { return are_few<typename decltype(kind)::Weights>(linear, rows); });
+        return !in_tiles() &&
+               by_kind(linear, [&](auto kind) { return are_few<typename decltype(kind)::Weights>(linear, rows); });
+    }
+
+    bool in_pairs(const Linear<T>& linear) const {
+        return strips_ && !few(linear) &&
+               by_kind(linear, [&](auto kind) { return ::in_pairs<typename decltype(kind)::Weights>(linear, rows); });
     }
 
     bool in_tiles() const {
@@ -95,6 +110,7 @@ class Inputs {
     std::optional<OpenTiles> open_;
     const T* packed_ = nullptr;
 #endif
+    const T* strips_ = nullptr;
 };
 
 // The weights of one output, of a layer that is not rounded.
@@ -142,7 +158,7 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
 
 template <typename T>
 void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const Cut& cut) {
-    if (!inputs.rows) return;
+    if (!inputs.rows || inputs.multiply_by_pairs(linear, output, cut)) return;
     if (!inputs.few(linear, cut))
         return cut.each([&](int64_t begin, int64_t end) {
             for (; begin < end; begin += PANEL) multiply_panel(linear, inputs, output, begin, std::min(end, begin + PANEL));
