@@ -179,7 +179,7 @@ export class Compare {
       this.#started({ run: turn.run });
       if (!turn.finish_reason && !turn.error) return this.#transportOf(cell).follow(turn.run, 0);
       cell.answer.add(turn.content);
-      if (turn.error) this.#handlers.error({ error: { message: turn.error } }, cell);
+      if (turn.error) this.#handlers.error({ error: { message: turn.error, kept: true } }, cell);
       else this.#handlers.done(turn, cell);
     });
   }

@@ -125,7 +125,7 @@ export class Conversation {
     view.add(turn.content, turn.usage?.completion_tokens, turn.reasoning);
     view.call(turn.tool_calls ?? []);
     if (Tree.unfinished(turn)) return view;
-    if (turn.error) view.fail({ message: turn.error }, () => this.#actions.retry(turn));
+    if (turn.error) view.fail({ message: turn.error, kept: true }, () => this.#actions.retry(turn));
     else view.finish(numbers(turn));
     return view;
   }

@@ -229,8 +229,8 @@ export class Answer {
     });
   }
 
-  /** The end by an error, in words, with a way to try again unless the same could only fail again. */
-  fail({ message, code }, retry) {
+  /** The end by an error, in words, with a way to try again unless the same could only fail again. One that was `kept` is not read out. */
+  fail({ message, code, kept }, retry) {
     this.finish("");
     const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
     const full = this.#fresh && /context length/.test(message);
@@ -238,7 +238,7 @@ export class Answer {
     const ways = [...(full ? [button("New chat", this.#fresh)] : []), ...(code === 400 || full || !retry ? [] : [button("Retry", retry)])];
     const parts = [h("span", {}, words), ...ways];
     this.#tools.hidden = !this.text;
-    this.#painted(() => this.element.append(h("div", { class: "nbgen-error", role: "alert" }, ...parts)));
+    this.#painted(() => this.element.append(h("div", { class: "nbgen-error", role: kept ? null : "alert" }, ...parts)));
   }
 
   /** At the next frame; later where painting is slow, so that the page stays free for two thirds of the time. */

@@ -61,7 +61,7 @@ class Monitor {
     allow(this.stop, false);
     const head = h("div", { class: "nbgen-head" }, this.#title, this.#state, this.#progress, this.load, this.unload, this.stop);
     const gauges = [this.#rate, this.#memory, this.#cache, this.#requests].map((gauge) => gauge.element);
-    const label = { class: "nbgen-monitor", role: "group", "aria-label": "Model server" };
+    const label = { class: "nbgen-monitor", tabindex: -1, role: "group", "aria-label": "Model server" }; // takes the focus as Frame's does
     this.element = h("div", label, head, this.#facts, h("div", { class: "nbgen-gauges" }, ...gauges), this.#error);
   }
 

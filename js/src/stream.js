@@ -144,7 +144,7 @@ export class Stream {
     this.#compose.input.focus();
   }
 
-  #started({ run, prompt }) {
+  #started({ run, prompt, state }) {
     this.#run = run;
     this.#runs.add(run);
     this.#live = true;
@@ -152,15 +152,16 @@ export class Stream {
     this.#view.begin(this.#prompt, this.#kept);
     this.#note.textContent = "";
     this.#alert.hidden = true;
+    this.#alert.setAttribute("role", state === "error" ? "note" : "alert"); // what was kept is not read out
     this.#frame.busy = this.#compose.busy = true;
     this.#more.hidden = this.#undo.hidden = true;
     this.#frame.say("Sending");
   }
 
-  #restore({ run, prompt, model }) {
+  #restore({ run, prompt, model, state }) {
     if (this.#compose.text === this.#prompt) this.#compose.text = prompt; // else it is a draft
     this.#kept = [];
-    this.#started({ run, prompt });
+    this.#started({ run, prompt, state });
     this.#frame.call(model);
     this.#transport.follow(run, 0);
   }

@@ -46,3 +46,11 @@ test("what was begun elsewhere is shown, and a failure stays, however often the 
   grid.adopt({ type: "begun", run: "third.0" });
   assert.deepEqual(server.followed, ["third.0"]);
 });
+
+test("an error that was there when the panel is opened is not read out", async () => {
+  const traits = { chat: "c", cells: [{ label: "a", params: {} }], columns: 1, prompt: "hi" };
+  const grid = new Compare({ get: (name) => traits[name], send: () => {} }, "m");
+  await grid.open({ snapshot: async () => ({ turns: [{ run: "r.0", content: "", error: "full" }] }) });
+  const error = [...grid.element.elements()].find(({ attributes }) => attributes.class === "nbgen-error");
+  assert.deepEqual([error.textContent, error.attributes.role], ["full", undefined]);
+});

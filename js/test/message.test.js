@@ -31,6 +31,15 @@ test("an answer that had no room, also one that was kept, is not tried again", (
   assert.deepEqual(buttons("The engine was stopped"), ["Retry"]);
 });
 
+test("an error that was kept is not read out once more", () => {
+  const roles = [false, true].map((kept) => {
+    const answer = new Answer({ role: "assistant" }, { painted: (work) => work() });
+    answer.fail({ message: "full", kept });
+    return [...answer.element.elements()].find(({ attributes }) => attributes.class === "nbgen-error").attributes.role;
+  });
+  assert.deepEqual(roles, ["alert", undefined]);
+});
+
 test("what was there before is no part of the rate at which an answer comes", (context) => {
   let now = 1;
   context.mock.method(performance, "now", () => now);

@@ -33,17 +33,15 @@ Row = tuple[int, Result]
 
 
 class Batch:
-    """The rows of one job. `results` fills as they end; `errors` says in words why a row has none.
+    """The rows of one job, and how many have been `answered` and have `failed`, of which their `error` says why.
 
     All are answered by one model: `change` says in words what became of it where that ended the job. `extras` go with
     every run.
     """
 
     def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, Any]) -> None:
-        self.results: dict[int, Result] = {}
-        self.errors: dict[int, str] = {}
+        self.answered = self.failed = self.tokens = 0
         self.change = ""
-        self.tokens = 0
         self._client = client
         self._concurrency = concurrency
         self._extras = extras
@@ -118,13 +116,14 @@ class Batch:
                 try:
                     await self._answer(result)
                     self._check(result)
-                    self.results[number] = result
+                    self.answered += 1
                     self.tokens += result.usage.get("completion_tokens", 0)
                 except Conflict:  # which is none of the row's
                     result.clear()
                     raise
                 except Exception as error:  # Whatever is wrong with a row, the others are answered.
-                    result.error = self.errors[number] = in_words(error)
+                    result.error = in_words(error)
+                    self.failed += 1
                 ended(number)
                 self._room.give_back(_size(result))
                 result.let_go()

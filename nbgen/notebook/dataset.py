@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import closing, nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,8 @@ def map(
     kept = None if file is None else RowCache(file, _identity(model, adapter), extras)
     batch = Batch(client, workers, extras | {name: model[name] for name in ("changes",) if name in model})
     with Interrupts() as interrupts:
-        try:
+        with nullcontext() if kept is None else closing(kept):
             Job(work, batch, kept).run(progress, over=interrupts.ignore)
-        finally:
-            if kept is not None:
-                kept.close()
         answers = work.to_df()
     if not batch.change:
         _tell_failures(answers)

@@ -10,6 +10,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from IPython.core.getipython import get_ipython
 
 #: So soon Ctrl-C is heard by who waits.
 TICK_SECONDS = 0.1
@@ -35,12 +38,19 @@ class Interrupts:
             signal.signal(signal.SIGINT, lambda *_: None)
 
 
+#: Tasks that wait in a terminal's IPython.
+_waiting: set[asyncio.Task[Any]] = set()
+
+
 @contextmanager
 def waking() -> Iterator[None]:
     """Within it the running loop wakes up now and then: ipykernel cancels the cell's task on a signal, of which a loop
     that waits for a socket does not hear (7.4).
+
+    A terminal's IPython would break off the loop, in which nothing is closed then: there, too, the task is cancelled.
     """
-    loop = asyncio.get_running_loop()
+    loop, task, terminal = asyncio.get_running_loop(), asyncio.current_task(), _is_broken_off()
+    assert task is not None
     timer: asyncio.TimerHandle
 
     def tick() -> None:
@@ -48,7 +58,25 @@ def waking() -> Iterator[None]:
         timer = loop.call_later(TICK_SECONDS, tick)
 
     timer = loop.call_later(TICK_SECONDS, tick)
+    if terminal:
+        _waiting.add(task)
+        signal.signal(signal.SIGINT, _cancel)
     try:
         yield
     finally:
         timer.cancel()
+        _waiting.discard(task)
+        if terminal and not _waiting:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_broken_off() -> bool:
+    """Whether Ctrl-C would break off the running loop, or did so without us."""
+    if get_ipython() is None or threading.current_thread() is not threading.main_thread():
+        return False
+    return signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _cancel)
+
+
+def _cancel(*_: object) -> None:
+    for task in _waiting:
+        task.get_loop().call_soon_threadsafe(task.cancel)

@@ -53,8 +53,8 @@ class Job:
     def progress(self, seconds: float) -> tuple[str, float]:
         """How far the rows are after so many seconds, in words and as a fraction."""
         batch, total = self._batch, len(self._work.results)
-        asked, failed = len(batch.results) + len(batch.errors), sum(bool(each.error) for each in self._work.results)
-        done = self._known + len(batch.results) + failed
+        asked, failed = batch.answered + batch.failed, sum(bool(each.error) for each in self._work.results)
+        done = self._known + batch.answered + failed
         left = timedelta(seconds=round(seconds * (total - done) / asked)) if asked else None
         parts = [
             f"{done} of {total} rows",
@@ -91,8 +91,8 @@ class Job:
         return True
 
     def _ended(self, number: int) -> None:
-        if self._kept is not None and number in self._batch.results:
-            self._kept.keep(self._keys[number], self._batch.results[number])
+        if self._kept is not None:
+            self._kept.keep(self._keys[number], self._work.results[number])
 
     def _tell(self, whole: bool) -> None:
         if self._kept is not None and self._kept.failure is not None:

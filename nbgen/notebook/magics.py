@@ -56,7 +56,6 @@ class NbgenMagics(Magics):
         self.errors = CellErrors()
         self.matcher = matcher(shell, {"%nbgen": self.manage.parser, "%%nbgen": self.ask.parser}, ACTIONS)
 
-    @no_var_expand
     @magic_arguments("nbgen")
     @argument(
         "action", nargs="?", default="status", help="status (default), load, unload, models, monitor, fix or connect"
@@ -116,7 +115,7 @@ class NbgenMagics(Magics):
     @argument("--repetition-penalty", type=float, help=LINES["repetition_penalty"])
     @argument("--frequency-penalty", type=float, help=LINES["frequency_penalty"])
     @argument("--presence-penalty", type=float, help=LINES["presence_penalty"])
-    @argument("--system", help="the system prompt")
+    @argument("--system", help="the system prompt, in which {{...}} is filled in, too")
     @argument("--adapter", default="", metavar="NAME", help=LINES["adapter"])
     @argument(
         "--schema", metavar="NAME", help="the answer's type: a class or dict by its name, bool …, or a .json file"
@@ -160,14 +159,15 @@ class NbgenMagics(Magics):
 
     def _ask(self, options: Namespace, cell: str) -> None:
         names = _names(self.shell)
-        prompt = cell.removesuffix("\n")
-        prompt = prompt if options.raw else self._filled(prompt, names)
+        prompt, system = cell.removesuffix("\n"), options.system or ""
+        if not options.raw:
+            prompt, system = self._filled(prompt, names), self._filled(system, names)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
         schema = _schema(options.schema, names) if options.schema else None
         given = {"images": options.image, "audio": options.audio, "videos": options.video}
         media = {kind: [names.get(each, each) for each in chosen or ()] for kind, chosen in given.items()}
         tools = Tools([_named("tool", name, names) for name in options.tool or ()])
-        asked = {"complete": options.complete, "system": options.system, **media}
+        asked = {"complete": options.complete, "system": system, **media}
         later = {"schema": schema, "tools": tools, "adapter": options.adapter, **sampling}
         answer = first = session.stream(prompt, **asked, **later)
         if options.background:

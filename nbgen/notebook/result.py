@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.media import Part, text_of, with_media
+from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback, shortened
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.shown_text import as_typed, counted, text_bundle, visible
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns, calls_of, openai_call, spoken
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
-
-if TYPE_CHECKING:
-    from nbgen.notebook.schema import Schema
 
 
 @dataclass(repr=False)

@@ -63,10 +63,12 @@ def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as a prompt shows it: a pandas table as Markdown, anything else as str() has it."""
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(value, pandas.Series):
+    """A value as a prompt shows it: a table of pandas or polars as Markdown, anything else as str() has it."""
+    pandas, polars = (sys.modules.get(name) for name in ("pandas", "polars"))
+    if any(library is not None and isinstance(value, library.Series) for library in (pandas, polars)):
         value = value.to_frame()
+    if hasattr(value, "iter_rows") and hasattr(value, "columns"):  # polars', of which str() leaves most out
+        return markdown_table(value.columns, value.iter_rows())
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -103,8 +103,9 @@ class TextStream:
         async with self._turn:
             if self._open and self._task is None:
                 self._task = EventTask(self._awaited())
-            if self._task is not None and (text := await self._text(self._task)):
-                return text
+            with waking():
+                if self._task is not None and (text := await self._text(self._task)):
+                    return text
         await self._left()
         raise StopAsyncIteration
 
@@ -114,10 +115,9 @@ class TextStream:
     async def read(self) -> Result:
         """As to await it, as a coroutine, which tasks want. Raises what ended it, another time as well."""
         __tracebackhide__ = True
-        if not self._open:
-            return await self.read_at_once()
-        async with _places():
-            return await self.read_at_once()
+        with waking():
+            async with _places() if self._open else nullcontext():
+                return await self.read_at_once()
 
     async def read_at_once(self) -> Result:
         """The same, however many others are awaited."""
@@ -141,13 +141,14 @@ class TextStream:
 
     async def _text(self, events: AsyncIterator[Event]) -> str:
         """The next text that is awaited; none at the end."""
+        __tracebackhide__ = True
         try:
-            with waking():
-                while self._open:
-                    if text := self._apply(*(await anext(events, None) or LOST)):
-                        return text
+            while self._open:
+                if text := self._apply(*(await anext(events, None) or LOST)):
+                    return text
         except BaseException as error:  # A cancelled task, too, ends the run.
             self._break(error)
+            await self._left()  # the loop may stand still soon
             if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
                 raise shortened(error) from None
             raise

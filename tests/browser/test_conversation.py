@@ -288,6 +288,8 @@ def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel:
         opened.command("docmanager:save")
         opened.reload()
     expect(questions).to_have_text([re.compile(text) for text in ("one", "refused", "two")])
+    expect(panel.answers.nth(1)).to_contain_text("Choose fewer tokens")
+    expect(alert).to_have_count(0)  # nobody is told of it once more
     expect(page.get_by_text("2/2")).to_have_count(0)
     questions.nth(1).hover()
     questions.nth(1).get_by_role("button", name="Edit message").click()
@@ -299,7 +301,7 @@ def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel:
     opened.reload()
     expect(questions).to_have_text([re.compile("one"), re.compile("shorter.*2/2", re.DOTALL)])
     page.get_by_role("button", name="Previous version").click()
-    alert.get_by_role("button", name="New chat").click()
+    panel.answers.nth(1).get_by_role("button", name="New chat").click()
     expect(panel.answers).to_have_count(0)
     expect(panel.message).to_be_focused()
 

@@ -73,11 +73,12 @@ def run(client: Any, asked: list[tuple[int, Result]], concurrency: int = 2, **ex
 
 def test_every_row_is_asked_once_and_told_when_it_ends() -> None:
     client = Asked()
-    batch, ended = run(client, rows(*"abcde"))
-    assert {number: result.text for number, result in batch.results.items()} == dict(enumerate("abcde"))
+    asked = rows(*"abcde")
+    batch, ended = run(client, asked)
+    assert [result.text for _, result in asked] == list("abcde")
     assert sorted(ended) == [0, 1, 2, 3, 4]
     assert sorted(body["prompt"] for body in client.bodies) == list("abcde")
-    assert (batch.tokens, batch.errors, client.connections) == (5, {}, 0)
+    assert (batch.answered, batch.failed, batch.tokens, client.connections) == (5, 0, 5, 0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 7])
@@ -113,7 +114,7 @@ def test_rows_are_taken_as_there_is_room_for_them_and_let_go_when_they_end() -> 
         client = Asked(answer)
         batch = Batch(client, 2, {})
         assert batch.run(written(*sizes), lambda number: None, lambda: None)
-        assert len(batch.results) == len(sizes)
+        assert batch.answered == len(sizes)
         assert max(ahead) <= most
         assert not any(result.messages for result in taken)
 
@@ -131,7 +132,7 @@ def test_a_failure_where_rows_come_from_ends_what_is_in_flight() -> None:
 
 def test_no_rows_are_none() -> None:
     batch, ended = run(Asked(), [])
-    assert (batch.results, batch.errors, ended) == ({}, {}, [])
+    assert (batch.answered, batch.failed, ended) == (0, 0, [])
 
 
 def test_what_a_row_asks_goes_with_what_all_ask() -> None:
@@ -159,9 +160,10 @@ def test_what_a_row_asks_goes_with_what_all_ask() -> None:
 )
 def test_a_row_that_fails_leaves_the_others_alone(error: Exception, words: str, tries: int) -> None:
     client = Asked(lambda body: [error] if body["prompt"] == "b" else said("x"))
-    batch, ended = run(client, rows(*"abc"))
-    assert batch.errors == {1: words}
-    assert sorted(batch.results) == [0, 2]
+    asked = rows(*"abc")
+    batch, ended = run(client, asked)
+    assert [result.error for _, result in asked] == [None, words, None]
+    assert (batch.answered, batch.failed) == (2, 1)
     assert sorted(ended) == [0, 1, 2]
     assert sum(body["prompt"] == "b" for body in client.bodies) == tries
 
@@ -170,19 +172,22 @@ def test_a_row_that_fails_leaves_the_others_alone(error: Exception, words: str, 
 def test_a_server_that_cannot_just_now_is_asked_again(failures: int) -> None:
     left = [Unavailable("full")] * failures
     client = Asked(lambda body: [left.pop()] if left else said("ok"))
-    batch, _ = run(client, rows("a"))
-    assert (batch.results[0].text, batch.results[0].finish_reason) == ("ok", "stop")
-    assert (batch.errors, batch.tokens, len(client.bodies)) == ({}, 2, failures + 1)
+    ((_, result),) = asked = rows("a")
+    batch, _ = run(client, asked)
+    assert (result.text, result.finish_reason, result.error) == ("ok", "stop", None)
+    assert (batch.failed, batch.tokens, len(client.bodies)) == (0, 2, failures + 1)
 
 
 def test_what_broke_off_in_its_middle_is_asked_once_more_from_the_start() -> None:
     half: list[Any] = [("delta", {"text": "half"}), Unavailable("gone")]
     left = [half]
-    batch, _ = run(Asked(lambda body: left.pop() if left else said("whole")), rows("a"))
-    assert batch.results[0].text == "whole"
+    ((_, result),) = asked = rows("a")
+    run(Asked(lambda body: left.pop() if left else said("whole")), asked)
+    assert result.text == "whole"
     client = Asked(lambda body: half)
-    batch, _ = run(client, rows("a"))
-    assert (batch.errors, batch.results, len(client.bodies)) == ({0: "gone"}, {}, 2)
+    ((_, result),) = asked = rows("a")
+    batch, _ = run(client, asked)
+    assert (result.error, batch.answered, len(client.bodies)) == ("gone", 0, 2)
 
 
 def test_a_failure_of_whoever_is_told_is_raised_as_it_is() -> None:
@@ -197,7 +202,7 @@ def test_what_is_asked_of_another_model_ends_all() -> None:
     client = Asked(lambda body: [Conflict("it was unloaded")] if body["prompt"] == "b" else said("x"))
     batch = Batch(client, 1, {})
     assert batch.run(rows(*"abc"), lambda number: None, lambda: None) is False
-    assert (list(batch.results), batch.errors, batch.change) == ([0], {}, "it was unloaded")
+    assert (batch.answered, batch.failed, batch.change) == (1, 0, "it was unloaded")
     assert (client.together, client.connections, len(client.bodies)) == (0, 0, 2)
 
 
@@ -210,7 +215,7 @@ def test_all_answers_are_of_the_model_of_the_first() -> None:
         batch = Batch(Asked(answer), 1, {})
         assert not known or batch.is_of(known)
         whole = batch.run(rows(*prompts), lambda number: None, lambda: None)
-        assert (len(batch.results), whole) == (count, count == len(prompts))
+        assert (batch.answered, whole) == (count, count == len(prompts))
         assert batch.change == ("" if whole else "another model answers now than answered first")
         assert batch.model == (known or "m")
 
@@ -231,7 +236,7 @@ def test_an_interrupt_ends_what_is_in_flight_and_keeps_what_had_ended() -> None:
     client = Asked(answer)
     batch = Batch(client, 1, {})
     assert batch.run(rows(*"abc"), lambda number: None, tick) is False
-    assert (list(batch.results), batch.errors, client.together, client.connections) == ([0], {}, 0, 0)
+    assert (batch.answered, batch.failed, client.together, client.connections) == (1, 0, 0, 0)
 
 
 def test_an_interrupt_between_two_tries_leaves_a_row_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,5 +254,6 @@ def test_an_interrupt_between_two_tries_leaves_a_row_open(monkeypatch: pytest.Mo
 
 def test_what_the_server_says_of_a_row_is_its_error() -> None:
     event = ("error", {"error": {"message": "no such adapter", "code": 404}})
-    batch, _ = run(Asked(lambda body: [event]), rows("a"))
-    assert batch.errors == {0: "no such adapter"}
+    ((_, result),) = asked = rows("a")
+    run(Asked(lambda body: [event]), asked)
+    assert result.error == "no such adapter"

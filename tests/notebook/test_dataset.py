@@ -159,9 +159,7 @@ def test_progress_says_how_far_the_rows_are(
         result.error = "wrong"
     batch = Batch(Echo(), 1, {})  # type: ignore[arg-type]
     job = Job(work, batch, None)
-    batch.results = dict.fromkeys(range(ended), Result())
-    batch.errors = dict.fromkeys(range(10, 10 + failed), "no")
-    batch.tokens = 10 * ended
+    batch.answered, batch.failed, batch.tokens = ended, failed, 10 * ended
     assert job.progress(seconds) == (words, fraction)
 
 
@@ -170,9 +168,7 @@ def test_an_interrupt_says_how_many_rows_are_left(
 ) -> None:
     def run(batch: Batch, asked: Iterable[tuple[int, Result]], *told: Any) -> bool:
         rows = list(asked)
-        number, result = rows[0]
-        result.text, result.finish_reason = "a", "stop"
-        batch.results[number] = result
+        rows[0][1].text, rows[0][1].finish_reason = "a", "stop"
         rows[1][1].error = "no"
         return False
 

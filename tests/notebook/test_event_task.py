@@ -2,17 +2,24 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from IPython.core.async_helpers import get_asyncio_loop
+from IPython.core.interactiveshell import InteractiveShell
 
 import nbgen
 from nbgen.errors import Unavailable
 from nbgen.notebook.event_task import LEFT, EventTask
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.result import Result
+from nbgen.notebook.text_stream import TextStream
+from tests.conftest import wait_for
 from tests.notebook.test_session import idle
 
 LEAVE = """
@@ -85,6 +92,23 @@ async def test_a_loop_that_is_left_ends_the_run(connected: PrivateServer) -> Non
         first = await anext(answer)
     await asyncio.to_thread(idle)
     assert (answer.result.text, answer.result.finish_reason) == (first, "abort")
+
+
+def test_an_interrupt_in_a_terminal_ends_all_that_is_awaited(shell: InteractiveShell) -> None:
+    shell.user_ns |= {"asyncio": asyncio, "stream": lambda: TextStream(iter(()), Result(), None, outer())}
+
+    def interrupt(count: int) -> None:
+        wait_for(lambda: len(opened) == 2 * count, "all are read")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    cells = ["await stream()", "async for _ in stream():\n    pass", "await asyncio.gather(stream(), stream())"]
+    for count, cell in zip((1, 1, 2), cells, strict=True):
+        (waiting := threading.Thread(target=interrupt, args=[count])).start()
+        assert isinstance(shell.run_cell(cell).error_in_exec, asyncio.CancelledError)
+        waiting.join()
+        assert opened == []
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    get_asyncio_loop().close()
 
 
 def test_so_does_a_plain_one(connected: PrivateServer) -> None:

@@ -45,6 +45,9 @@ def test_values_of_the_notebook_are_filled_in(shell: InteractiveShell) -> None:
     shell.user_ns["name"] = "Ada"
     run(shell, "%%nbgen --max-new-tokens 1\nhi {{name}}, {x} $y")
     assert shell.user_ns["_"].messages[0]["content"] == "hi Ada, {x} $y"
+    run(shell, "%%nbgen --max-new-tokens 1 --system 'be {{name}}, {x}'\nhi")
+    assert shell.user_ns["_"].messages[0]["content"] == "be Ada, {x}"
+    assert "there is no folder './Ada'" in run(shell, "%nbgen load ./{name}")[0]
     run(shell, "%%nbgen --max-new-tokens 1 --raw --system 'be short'\nhi {{name}}")
     assert [turn["content"] for turn in shell.user_ns["_"].messages] == ["be short", "hi {{name}}"]
 

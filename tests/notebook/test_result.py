@@ -3,6 +3,7 @@
 import html
 import json
 import pickle
+from typing import get_type_hints
 
 import pandas
 import pytest
@@ -34,6 +35,7 @@ def test_the_text_is_the_result() -> None:
     assert list(result == pandas.Series(["**hi**", "b"])) == [True, False]
     typed = Result(text="[1]", schema=Schema(list[int]))
     assert pickle.loads(pickle.dumps(typed)) == typed
+    assert get_type_hints(Result)["schema"] == Schema | None
 
 
 def test_a_method_of_texts_is_one_of_its_text() -> None:

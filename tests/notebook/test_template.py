@@ -5,6 +5,7 @@ import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.template import as_text, fill, filled, parsed
+from tests.notebook.test_map import PolarsFrame
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_what_is_empty_is_not_missing(value: object) -> None:
 def test_a_table_becomes_markdown() -> None:
     frame = pandas.DataFrame({"city": ["Rome", "a|b"], "people": [2, 3]})
     assert fill("{{t}}", {"t": frame}) == "| city | people |\n| --- | --- |\n| Rome | 2 |\n| a\\|b | 3 |"
+    assert fill("{{t}}", {"t": PolarsFrame(city=["Rome"])}) == "| city |\n| --- |\n| Rome |"
 
 
 def test_a_value_that_cannot_be_written_is_named() -> None:
