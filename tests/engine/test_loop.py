@@ -328,7 +328,8 @@ def test_an_admission_that_does_not_end_silences_the_engine(
     template = "{% for a in range(500) %}{% for b in range(99999) %}{% endfor %}{% endfor %}a"
     monkeypatch.setattr(loop, "ADMISSION_SECONDS" if kind == "text" else "MEDIA_SECONDS", 0.1)
     monkeypatch.setattr(assembly.admission._tokenizer._tokenizer, "chat_template", template)
-    monkeypatch.setattr(Loop, "_waits_for_media", lambda _, message: kind == "media")
+    if kind == "media":
+        monkeypatch.setattr(Loop, "_hear", lambda loop, message: loop._media.put(message))
     served = Served(partial(Loop, assembly=assembly))
     chat = [ChatMessage(role="user", content="hi")]
     served.send(GenerateRequest(rid="r", messages=chat, params=SamplingParams(max_new_tokens=1, ignore_eos=True)))
