@@ -386,6 +386,15 @@ def test_an_embedding_is_for_who_asked_last_under_an_id(embedding: "Served") -> 
     assert sum(isinstance(message, EmbedOutput) and message.rid == "r" for message in heard) == 1
 
 
+def test_texts_that_nobody_wants_any_more_leave_their_places_to_others(embedding: "Served") -> None:
+    asked = [EmbedRequest(rid=str(i), input_ids=PROMPT) for i in range(9)]
+    embedding.send(PauseGeneration(mode="retract"), *asked, *(AbortRequest(rid=each.rid) for each in asked))
+    embedding.send(EmbedRequest(rid="r", input_ids=PROMPT), ContinueGeneration())
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput | StepOutputs))
+    assert isinstance(heard[-1], EmbedOutput)
+    assert heard[-1].rid == "r"
+
+
 def test_nor_is_a_batch_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     lasting = Lasting(monkeypatch)
 
