@@ -80,7 +80,6 @@ class Engine:
         self._preparing.update(sequences)
         for sequence in sequences:
             sequence.arrived = time.monotonic()
-            self._logprobs.note_last_prompt_token(sequence)
         if prepared:
             self.begin(sequences)
         return []
