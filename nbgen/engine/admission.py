@@ -6,9 +6,9 @@ is refused here, with the numbers.
 
 import copy
 import os
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any
 
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.answer_format import AnswerFormat
@@ -24,7 +24,7 @@ from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
-from nbgen.engine.word_tokens import Word, bad_words, stop_words
+from nbgen.engine.word_tokens import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.logit_processor import may_be_code
@@ -44,18 +44,6 @@ from nbgen.sampling_params import SamplingParams
 RESERVED_TOKENS = 2
 #: The id that stands where an embedding was given.
 PLACEHOLDER = 1
-
-
-class Common(NamedTuple):
-    """What is worked out once for all samples of a request."""
-
-    bad_words: tuple[Word, ...]
-    stop_words: list[str]
-    stop_regexes: StopRegexes | None
-    #: Has read the prompt, and the prefix of the answer, whose text is next.
-    detokenizer: Detokenizer
-    prefix_text: str
-    prompt_text: str | None
 
 
 class Admission:
@@ -106,14 +94,7 @@ class Admission:
         check_tensors(request.tensors, self._model, len(prompt), budget, params.n, request.batch)
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
-        seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        common = self._common(request, params, prompt)
-        sequences = [self._sequence(request, i, prompt, params, seed + i, common) for i in range(params.n)]
-        for sequence in sequences:
-            sequence.media = media
-            sequence.parser = reading.parser and reading.parser()
-            sequence.unsaid = reading.unsaid - sequence.stop_token_ids
-        return sequences
+        return self._samples(request, prompt, params, media, reading)
 
     def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
         """Ids of text, or text of ids. Raises InvalidRequest."""
@@ -135,63 +116,63 @@ class Admission:
         ids = self._chat(request.messages, request.tools, request.template_options, opens, continues)
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
-    def _common(self, request: GenerateRequest, params: SamplingParams, prompt: list[int]) -> Common:
-        decode = self._tokenizer.decoder(
-            skip_special_tokens=params.skip_special_tokens,
-            spaces_between=params.spaces_between_special_tokens,
-        )
-        skipped = self._tokenizer.skipped.keys() if params.skip_special_tokens else ()
-        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
-        return Common(
-            bad_words=bad_words(request.words, self._tokenizer),
-            stop_words=stop_words(request.words, self._tokenizer),
-            stop_regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
-            detokenizer=detokenizer,
-            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),
-            prompt_text=decode(prompt) if request.echo else None,
-        )
-
-    def _sequence(
+    def _samples(
         self,
         request: GenerateRequest,
-        index: int,
         prompt: list[int],
         params: SamplingParams,
-        seed: int,
-        common: Common,
-    ) -> Sequence:
-        prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
+        media: MediaPrompt | None,
+        reading: AnswerReading,
+    ) -> list[Sequence]:
+        """A sequence for each; what all of them have in common is worked out once."""
+        decode, adapter = self._decoder(params), self._adapters.find(request.adapter)
+        skipped = self._tokenizer.skipped.keys() if params.skip_special_tokens else ()
+        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         turn_ends = self.turn_ends if params.grammar or (request.messages and request.parts) else ()
-        return Sequence(
+        stop_ids = self._tokenizer.eos_ids.union(params.stop_token_ids, turn_ends)
+        stops, in_order = stop_words(request.words, self._tokenizer), bool(request.words and request.words.in_order)
+        stop_strings = partial(StopStrings, (*params.stop, *stops), keep_match=params.no_stop_trim, in_order=in_order)
+        regexes = StopRegexes(params.stop_regex) if params.stop_regex else None
+        seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
+        sequence = partial(
+            Sequence,
             rid=request.rid,
-            index=index,
-            prompt_ids=[*prompt, *prefix],
+            prompt_ids=[*prompt, *request.prefix_ids],
             params=params,
-            budget=self._budget(len(prompt) + len(prefix), params),
-            seed=_signed(seed),
-            detokenizer=common.detokenizer.copy(),
-            prefix_text=common.prefix_text,
-            stop_strings=StopStrings(
-                (*params.stop, *common.stop_words),
-                keep_match=params.no_stop_trim,
-                in_order=request.words is not None and request.words.in_order,
-                regexes=common.stop_regexes and common.stop_regexes.again(),
-            ),
-            stop_token_ids=self._tokenizer.eos_ids.union(params.stop_token_ids, turn_ends),
+            budget=self._budget(len(prompt) + len(request.prefix_ids), params),
+            stop_token_ids=stop_ids,
+            unsaid=reading.unsaid - stop_ids,
+            logit_processor=request.logit_processor,
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
-            logit_processor=request.logit_processor,
-            custom_params=_told(request.logit_processor, params.custom_params),
+            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),
             logprobs=request.logprobs,
-            bad_words=common.bad_words,
-            priority=request.priority,
-            group=request.group or request.rid,
             tensors=request.tensors,
             num_routed=(request.tensors and request.tensors.routed_experts) or 0,
+            bad_words=bad_words(request.words, self._tokenizer),
             embeds=_cut(request.input_embeds, len(prompt)),
-            prompt_text=common.prompt_text,
-            shows_prompt_ids=request.prompt_ids,
+            media=media,
+            prompt_text=decode(prompt) if request.echo else None,
             streamed=request.streamed,
+            shows_prompt_ids=request.prompt_ids,
+            priority=request.priority,
+            group=request.group or request.rid,
+        )
+        return [
+            sequence(
+                index=index,
+                seed=_signed(seed + index),
+                detokenizer=detokenizer.copy(),
+                stop_strings=stop_strings(regexes=regexes and regexes.again()),
+                custom_params=_told(request.logit_processor, params.custom_params),
+                parser=reading.parser and reading.parser(),
+            )
+            for index in range(params.n)
+        ]
+
+    def _decoder(self, params: SamplingParams) -> Callable[[list[int]], str]:
+        return self._tokenizer.decoder(
+            skip_special_tokens=params.skip_special_tokens, spaces_between=params.spaces_between_special_tokens
         )
 
     def _media(self, request: GenerateRequest) -> MediaPrompt | None:

@@ -23,10 +23,13 @@ PAGE_IN_BYTES = 2 * 2**20
 
 Report = Callable[[str, int, int], None]
 
+#: Where what this process has had from the hub lies: it is the same for as long, and the hub is asked once.
+_downloads: dict[str, Path] = {}
+
 
 def find(name: str, report: Report) -> Path:
     """The checked folder of `name`; a hub id is downloaded if it is not there yet. Raises ModelError."""
-    folder = model_folder(name) or _download(name, report)
+    folder = model_folder(name) or _downloads.get(name) or _download(name, report)
     check_files(folder, name)
     return folder
 
@@ -92,9 +95,10 @@ def _download(name: str, report: Report) -> Path:
             report(f"downloading {name}", int(self.n), int(self.total or 0))
 
     try:
-        return Path(
+        _downloads[name] = Path(
             snapshot_download(name, allow_patterns=DOWNLOADED, ignore_patterns=NOT_DOWNLOADED, tqdm_class=Progress)
         )
+        return _downloads[name]
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
             f"{name!r} is not in the local cache and could not be downloaded ({type(error).__name__}): "

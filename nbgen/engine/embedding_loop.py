@@ -5,7 +5,6 @@ computed.
 """
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.embedding_model import EmbeddingModel
-from nbgen.engine.endings import ended_by
+from nbgen.engine.endings import ABORTED, ended_by
 from nbgen.engine.loop import STATUS_SECONDS
 from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
 from nbgen.engine_state import EngineStatus
@@ -66,13 +65,11 @@ class EmbeddingLoop:
         self._channel = channel
         self._model = model
         self._max_waiting = max_waiting
-        self._inbox: queue.SimpleQueue[Prompt | None] = queue.SimpleQueue()
-        self._held: Prompt | None = None
-        #: Those in the inbox, or held, that somebody wants; both threads change it.
+        #: What somebody wants, by its id, in order of arrival.
         self._waiting: dict[str, Prompt] = {}
-        self._lock = threading.Lock()
-        self._going = threading.Event()
-        self._going.set()
+        self._paused = self._closed = False
+        #: Around these three, which one thread changes and another waits for.
+        self._changed = threading.Condition()
         self._steps = 0
         self._pulse = Pulse(channel.send, model.device.type, run_seconds)
         self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
@@ -82,27 +79,19 @@ class EmbeddingLoop:
         """Serve until the server closes its end."""
         threading.Thread(target=self._receive, args=(messages,), name="admission", daemon=True).start()
         with self._pulse:
-            while True:
+            while not self._closed:
                 self._send_status()
-                if not self._going.wait(STATUS_SECONDS):
-                    continue
-                try:
-                    first = self._held or self._inbox.get(timeout=STATUS_SECONDS)
-                except queue.Empty:
-                    continue
-                if first is None:
-                    return
-                self._held = None if self._going.is_set() else first  # it may pause just when a text comes
-                if self._held is None:
-                    self._compute(self._collect(first))
+                if batch := self._next_batch():
+                    self._embed(batch)
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         try:
             for message in messages:
                 self._hear(message)
         finally:  # also where a message cannot be read: an engine that hears nothing must not go on
-            self._inbox.put(None)
-            self._going.set()
+            with self._changed:
+                self._closed = True
+                self._changed.notify()
 
     def _hear(self, message: ToEngine) -> None:
         if isinstance(message, Request):
@@ -110,12 +99,14 @@ class EmbeddingLoop:
             return
         match message:
             case AbortRequest():
-                with self._lock:
+                with self._changed:
                     self._waiting.pop(message.rid, None)
             case PauseGeneration():
                 self._pause(ends_requests=message.mode == "abort")
             case ContinueGeneration():
-                self._going.set()
+                with self._changed:
+                    self._paused = False
+                    self._changed.notify()
             case ReleaseMemory() | ResumeMemory():
                 words = "an embedding model has no memory to release but the model itself: unload it"
                 self._channel.send(MemoryState(rid=message.rid, error=words))
@@ -125,22 +116,20 @@ class EmbeddingLoop:
 
     def _pause(self, *, ends_requests: bool) -> None:
         """Compute no batch until told to continue; what has not begun may end."""
-        self._going.clear()
-        if not ends_requests:
-            return
-        with self._lock:
-            ended, self._waiting = self._waiting, {}
+        with self._changed:
+            self._paused = True
+            ended, self._waiting = (self._waiting, {}) if ends_requests else ({}, self._waiting)
         for rid in ended:
-            self._end(rid, FinishReason(type="abort", message="Abort in waiting queue"))
+            self._end(rid, ABORTED)
 
     def _admit(self, request: Request) -> None:
         try:
             match request:
                 case EmbedRequest():
                     prompt = Prompt(request.rid, self._ids(request))
-                    with self._lock:
+                    with self._changed:
                         self._waiting[prompt.rid] = prompt
-                    self._inbox.put(prompt)
+                        self._changed.notify()
                 case TokenizeRequest(messages=None):
                     special = request.add_special_tokens
                     ids = [self._model.tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
@@ -160,7 +149,7 @@ class EmbeddingLoop:
             self._refuse(request.rid, InvalidRequest("the text could not be tokenized"))
 
     def _ids(self, request: EmbedRequest) -> list[int]:
-        if (waiting := self._inbox.qsize()) >= self._max_waiting:
+        if (waiting := len(self._waiting)) >= self._max_waiting:
             raise Unavailable(f"the queue is full ({waiting} waiting)")
         model = self._model
         text, context = request.text, model.model.context_length
@@ -172,28 +161,14 @@ class EmbeddingLoop:
             raise too_many_tokens(len(ids), context, "input", "text")
         return ids
 
-    def _collect(self, first: Prompt) -> list[Prompt]:
-        """What waits and fits into one batch with `first`."""
-        batch, longest = [first], len(first.ids)
-        while not self._inbox.empty():
-            following = self._inbox.get()
-            if following is None:
-                self._inbox.put(None)
-                break
-            longest = max(longest, len(following.ids))
-            if longest * (len(batch) + 1) > BATCH_TOKENS:
-                self._held = following
-                break
-            batch.append(following)
-        return batch
-
-    def _compute(self, batch: list[Prompt]) -> None:
-        with self._lock:
-            wanted = [prompt for prompt in batch if self._waiting.get(prompt.rid) is prompt]
-            for prompt in wanted:
+    def _next_batch(self) -> list[Prompt]:
+        """What waits, as much as fits into one; none after a while in which there is nothing, or all is paused."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (self._waiting and not self._paused), STATUS_SECONDS)
+            batch = [] if self._closed or self._paused else _fitting(self._waiting.values())
+            for prompt in batch:
                 del self._waiting[prompt.rid]
-        if wanted:
-            self._embed(wanted)
+        return batch
 
     def _embed(self, wanted: list[Prompt]) -> None:
         try:
@@ -230,6 +205,16 @@ class EmbeddingLoop:
             return
         self._status_due = now + STATUS_SECONDS
         held = memory.report(self._model.device)
-        self._pulse.say(
-            EngineStatus(waiting=len(self._waiting), steps=self._steps, paused=not self._going.is_set(), **held)
-        )
+        self._pulse.say(EngineStatus(waiting=len(self._waiting), steps=self._steps, paused=self._paused, **held))
+
+
+def _fitting(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The first of them that make one batch."""
+    batch: list[Prompt] = []
+    longest = 0
+    for prompt in prompts:
+        longest = max(longest, len(prompt.ids))
+        if batch and longest * (len(batch) + 1) > BATCH_TOKENS:
+            break
+        batch.append(prompt)
+    return batch

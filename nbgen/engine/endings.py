@@ -1,4 +1,4 @@
-"""The finish reasons of requests that the engine ends or refuses: for an error, lack of memory, a model that fails.
+"""The finish reasons of requests that the engine ends or refuses: an abort, an error, lack of memory, a failing model.
 
 Does not know when that is so.
 """
@@ -6,6 +6,8 @@ Does not know when that is so.
 from nbgen.errors import NbgenError
 from nbgen.messages import FinishReason
 
+#: For a request that was aborted before its turn.
+ABORTED = FinishReason(type="abort", message="Abort in waiting queue")
 CLOSED = FinishReason.failure("the engine's memory was released; resume it (or load the model) to go on", 503)
 NO_MEMORY = FinishReason.failure("there is no memory for this request now: free some, or try again", 503)
 #: For a request whose forward raises an error even when it runs alone.

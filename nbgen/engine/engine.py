@@ -45,11 +45,11 @@ class Engine:
         logprobs: Logprobs,
         *,
         max_waiting: int,
-        deadlines: Deadlines | None = None,
-        lookahead: bool = False,
+        deadlines: Deadlines,
+        lookahead: bool,
     ) -> None:
-        self.max_waiting = max_waiting
-        self._deadlines = deadlines or Deadlines()
+        self._max_waiting = max_waiting
+        self._deadlines = deadlines
         self._paused_at: float | None = None
         self._runner = runner
         self._launcher = Launcher(sampler, runner.model.config.get_text_config().vocab_size, lookahead=lookahead)
@@ -80,7 +80,6 @@ class Engine:
         self._preparing.update(sequences)
         for sequence in sequences:
             sequence.arrived = time.monotonic()
-            self._logprobs.note_last_prompt_token(sequence)
         if prepared:
             self.begin(sequences)
         return []
@@ -107,9 +106,7 @@ class Engine:
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
         """End every sequence, and until `attach` refuse any other, with `reason`; the last outputs."""
         self._closed = reason
-        outputs = [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
-        self._unseen.drop_ended()
-        return outputs
+        return [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
 
     def attach(self, runner: Runner | None, scheduler: Scheduler) -> None:
         """Go on with these, which hold no sequence; without a runner, remain closed."""
@@ -235,8 +232,8 @@ class Engine:
     def _refusal(self, arriving: list[Sequence]) -> FinishReason | None:
         """Why one request's sequences cannot be taken in now, if they cannot."""
         waiting, adapter = self._num_waiting, arriving[0].adapter
-        if waiting + len(arriving) > self.max_waiting:
-            return queue_full(waiting, len(arriving), self.max_waiting)
+        if waiting + len(arriving) > self._max_waiting:
+            return queue_full(waiting, len(arriving), self._max_waiting)
         if adapter is not None and adapter not in self._adapters:
             return FinishReason.failure(f"the adapter {adapter.name!r} is not loaded: try again", 503)
         if self._closed is None and not all(map(self._scheduler.fits, arriving)):
@@ -336,6 +333,7 @@ class Engine:
         """Give back all that the sequence holds."""
         if sequence in self._preparing:
             self._preparing.remove(sequence)
+            self._unseen.drop(sequence)
         else:
             self._scheduler.finish(sequence)
             if self._runner is not None:

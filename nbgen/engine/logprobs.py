@@ -95,6 +95,8 @@ class Logprobs:
         """Of a sampled token; empty if nobody asked."""
         if (options := sequence.logprobs) is None or numbers is None:
             return []
+        if options.start == sequence.num_prompt - 1 and not sequence.prompt_logprobs:  # for which nothing is computed
+            sequence.prompt_logprobs.append(self._unknown(sequence.prompt_ids[-1], options))
         (found,) = self._describe(numbers, [token], options)
         return [msgspec.structs.replace(found, offset=sequence.detokenizer.place(token)) if options.text else found]
 
@@ -112,12 +114,6 @@ class Logprobs:
         following = sequence.prompt_ids[position + 1 : position + 1 + len(scores)]
         numbers = Numbers.of(scores, upload(following, scores.device, torch.long), options)
         sequence.prompt_logprobs += self._describe(numbers, following, options)
-
-    def note_last_prompt_token(self, sequence: Sequence) -> None:
-        """Where only the prompt's last token is asked for, nothing is computed for it."""
-        options = sequence.logprobs
-        if options and options.start == sequence.num_prompt - 1 and not sequence.prompt_logprobs:
-            sequence.prompt_logprobs.append(self._unknown(sequence.prompt_ids[-1], options))
 
     def _unknown(self, token: int, options: LogprobOptions) -> TokenLogprobs:
         return self._described((None, token, self._text(token, options)), None, None)

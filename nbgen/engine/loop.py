@@ -8,8 +8,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -30,7 +31,7 @@ from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
-from nbgen.engine.endings import ended_by
+from nbgen.engine.endings import ABORTED, ended_by
 from nbgen.engine.grammar import LABELS, Compiled, Grammar
 from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
@@ -103,7 +104,7 @@ class Loop:
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._pulse = Pulse(channel.send, assembly.occupation.device.type, assembly.run_seconds)
-        self._media = MediaLane(self._pulse.bounded(self._admit, MEDIA_SECONDS), self._inbox.put)
+        self._media = MediaLane(self._pulse.bounded(self._admit, MEDIA_SECONDS))
         self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
@@ -137,40 +138,45 @@ class Loop:
     def _hear(self, message: ToEngine) -> None:
         if isinstance(message, TensorPiece):
             self._pieces.add(message)
-        elif self._waits_for_media(message):
-            self._media.put(message)  # type: ignore[arg-type]
+        elif isinstance(message, GenerateRequest) and message.media:
+            self._media.put(message)
         elif isinstance(message, Request):
-            self._admit_text(message)
+            self._admit_text(message)()
         elif isinstance(message, AdapterCommand):
             self._name(message)
+        elif isinstance(message, AbortRequest):
+            self._abort(message)
         elif not isinstance(message, LoadModel):
-            if isinstance(message, AbortRequest):
-                self._pieces.drop(message.rid)
             self._inbox.put(message)  # type: ignore[arg-type]  # what is for tensors goes to another process
 
-    def _waits_for_media(self, message: ToEngine) -> bool:
-        """Whether it is a request with media, or ends one whose media are still being decoded."""
-        if isinstance(message, AbortRequest):
-            return self._media.holds(message.rid)
-        return isinstance(message, GenerateRequest) and bool(message.media)
+    def _abort(self, message: AbortRequest) -> None:
+        """Have a request end; one whose media are not decoded yet ends here."""
+        self._pieces.drop(message.rid)
+        if (request := self._media.withdraw(message.rid)) is None:
+            return self._inbox.put(message)
+        outputs = [GenerateOutput(rid=message.rid, index=i, finish_reason=ABORTED) for i in range(request.params.n)]
+        self._channel.send(StepOutputs(outputs=outputs))
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: Request) -> Callable[[], None]:
+        """What is left to do for a request: hand it on, or refuse it."""
         try:
             if not isinstance(request, GenerateRequest):
                 self._channel.send(self._admission.translate(request))
-                return
+                return lambda: None
             request = self._pieces.complete(request)
             sequences = self._admission.sequences(request)
             if (grammar := sequences[0].params.grammar) is None:
-                self._inbox.put(sequences)
-            else:
-                option = request.params.grammar[0] if request.params.grammar else "tools"
-                self._inbox.put(Constrained(sequences, self._grammar(*grammar, option), option))
+                return partial(self._inbox.put, sequences)
+            option = request.params.grammar[0] if request.params.grammar else "tools"
+            if self._grammars is None:
+                words = f"{option} needs a grammar back end, and this server has none (grammar_backend is 'none')"
+                raise InvalidRequest(words, field=option)
+            return partial(self._inbox.put, Constrained(sequences, Grammar(*grammar), option))
         except NbgenError as error:
-            self._refuse(request, error)
+            return partial(self._refuse, request, error)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
-            self._refuse(request, InvalidRequest("the prompt could not be tokenized"))
+            return partial(self._refuse, request, InvalidRequest("the prompt could not be tokenized"))
 
     def _name(self, message: AdapterCommand) -> None:
         """Read or forget an adapter here, where requests find it; the model hears of it in its turn."""
@@ -185,14 +191,6 @@ class Loop:
             log.exception("adapter %s", message.name)
             words = "the adapter cannot be read; the server's log says why"
             self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
-
-    def _grammar(self, kind: str, text: str, option: str) -> Grammar:
-        if self._grammars is None:
-            raise InvalidRequest(
-                f"{option} needs a grammar back end, and this server has none (grammar_backend is 'none')",
-                field=option,
-            )
-        return Grammar(kind, text)
 
     def _refuse(self, request: Request, error: NbgenError) -> None:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=ended_by(error))]))

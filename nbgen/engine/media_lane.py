@@ -4,41 +4,47 @@ import queue
 import threading
 from collections.abc import Callable
 
-from nbgen.messages import AbortRequest, GenerateRequest
-
-Item = GenerateRequest | AbortRequest
+from nbgen.messages import GenerateRequest
 
 
 class MediaLane:
-    """A thread that calls `admit` with each request put into it, and `abort` with what came for it meanwhile."""
+    """A thread that calls `admit` with each request put into it, and then what that returns, unless it is withdrawn."""
 
-    def __init__(self, admit: Callable[[GenerateRequest], None], abort: Callable[[AbortRequest], None]) -> None:
+    def __init__(self, admit: Callable[[GenerateRequest], Callable[[], None]]) -> None:
         self._admit = admit
-        self._abort = abort
-        self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._rids: set[str] = set()
+        self._requests: queue.SimpleQueue[GenerateRequest | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        #: Those that are not admitted yet, by their ids.
+        self._wanted: dict[str, GenerateRequest] = {}
+        self._lock = threading.Lock()
 
-    def holds(self, rid: str) -> bool:
-        """Whether a request is not admitted yet: what ends it has to wait behind it."""
-        return rid in self._rids
-
-    def put(self, item: Item) -> None:
+    def put(self, request: GenerateRequest) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="media", daemon=True)
             self._thread.start()
-        if isinstance(item, GenerateRequest):
-            self._rids.add(item.rid)
-        self._items.put(item)
+        self._wanted[request.rid] = request
+        self._requests.put(request)
+
+    def withdraw(self, rid: str) -> GenerateRequest | None:
+        """The request of this id, if it is not admitted yet: it never will be."""
+        with self._lock:
+            return self._wanted.pop(rid, None)
 
     def close(self) -> None:
         """End the thread once it has admitted what it holds."""
-        self._items.put(None)
+        self._requests.put(None)
 
     def _run(self) -> None:
-        while (item := self._items.get()) is not None:
-            if isinstance(item, AbortRequest):
-                self._abort(item)
-            else:
-                self._admit(item)
-                self._rids.discard(item.rid)
+        while (request := self._requests.get()) is not None:
+            if self._is_wanted(request):
+                self._finish(request, self._admit(request))
+
+    def _is_wanted(self, request: GenerateRequest) -> bool:
+        """Whether it was not withdrawn: another may have its id by now."""
+        return self._wanted.get(request.rid) is request
+
+    def _finish(self, request: GenerateRequest, hand_on: Callable[[], None]) -> None:
+        with self._lock:
+            if self._is_wanted(request):
+                del self._wanted[request.rid]
+                hand_on()

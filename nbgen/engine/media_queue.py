@@ -27,8 +27,10 @@ class MediaQueue:
     def append(self, sequence: Sequence) -> None:
         self._sequences.append(sequence)
 
-    def drop_ended(self) -> None:
-        self._sequences = deque(sequence for sequence in self._sequences if sequence.finish_reason is None)
+    def drop(self, sequence: Sequence) -> None:
+        """Let one go that has ended, if it is here, and with it what its media take."""
+        if sequence in self._sequences:
+            self._sequences.remove(sequence)
 
     def encoded(
         self, encode: Callable[[Sequence], None], waiting: list[Sequence]
@@ -37,8 +39,6 @@ class MediaQueue:
         room = sum(sequence.media is not None for sequence in waiting) < AHEAD
         while self._sequences and (room or self._sequences[0].media.encoded is not None):
             sequence = self._sequences.popleft()
-            if sequence.finish_reason is not None:
-                continue
             if sequence.media.encoded is None:
                 room = False
             yield sequence, _fault(sequence, encode)

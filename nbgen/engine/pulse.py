@@ -26,6 +26,7 @@ ADMISSION_SECONDS = 30.0
 MEDIA_SECONDS = 300.0
 
 Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 class Pulse:
@@ -66,14 +67,14 @@ class Pulse:
         if not self._overdue:
             self._send(status)
 
-    def bounded(self, work: Callable[[Given], None], seconds: float) -> Callable[[Given], None]:
+    def bounded(self, work: Callable[[Given], Made], seconds: float) -> Callable[[Given], Made]:
         """`work` that others wait for. While it lasts longer the pulse is still, whoever does it."""
 
-        def run(given: Given) -> None:
+        def run(given: Given) -> Made:
             thread = threading.get_ident()
             self._deadlines[thread] = time.monotonic() + seconds
             try:
-                work(given)
+                return work(given)
             finally:
                 del self._deadlines[thread]
 

@@ -76,10 +76,9 @@ class Scheduler:
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        #: Who waits for room, and is looked at again once more than decodes have happened: much may be cached of it.
-        self._crowded: Sequence | None = None
-        #: Blocks that were free then: once there are more it is looked at again, too.
-        self._free_then = 0
+        #: The rank of who waits for room, and the blocks that were free then. It is looked at again once there are more
+        #: of them, or more than decodes have happened: much may be cached of it.
+        self._crowded: tuple[tuple[int, int], int] | None = None
         #: Of whom one makes steps fail: the first of them runs alone, until it has gained a token.
         self.suspects: list[Sequence] = []
         #: Steps in a row for which there was no memory.
@@ -278,13 +277,13 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let one that waits run, with what is cached of it; False if it must wait on."""
-        if sequence is self._crowded and self.blocks.num_free <= self._free_then:
+        if self._crowded and self._crowded[0] == sequence.rank and self.blocks.num_free <= self._crowded[1]:
             return False
         self.blocks.reuse(sequence)
         crowded = not self._has_room(sequence, len(sequence) + 1)
         if crowded or self.blocks.is_coming(sequence, self.running):
             self._give_back(sequence)
-            self._crowded, self._free_then = sequence if crowded else None, self.blocks.num_free
+            self._crowded = (sequence.rank, self.blocks.num_free) if crowded else None
             return False
         self.waiting.remove(sequence)
         self.blocks.admit(sequence, self.waiting)
@@ -337,4 +336,3 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         self.blocks.free(sequence)
         sequence.num_computed = 0
-        self._crowded = None

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.grammar import Grammar
 from nbgen.messages import ChatMessage, GenerateRequest
@@ -54,6 +55,15 @@ def test_what_an_answer_begins_with_is_read_once_for_all_samples(tmp_path: Path)
     assert time.thread_time() - started < 0.5
     said = [first.append(98), first.append(99)]
     assert all([other.append(98), other.append(99)] == said for other in others)
+
+
+def test_all_samples_go_through_one_version_of_an_adapter(
+    tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be loaded anew at any moment: media are decoded beside that."""
+    monkeypatch.setattr(tiny_engine.admission._adapters, "find", lambda name: Adapter(name, {}, 1))
+    request = GenerateRequest(rid="r", input_ids=[1], adapter="a", params=SamplingParams(n=3))
+    assert len({(each.adapter, each.namespace) for each in tiny_engine.admission.sequences(request)}) == 1
 
 
 def save_with_turn_ends(folder: Path, source: str) -> PreTrainedTokenizerBase:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
@@ -72,6 +73,16 @@ def test_weights_are_downloaded_once() -> None:
         ignore_patterns=checkpoint.NOT_DOWNLOADED,
     )
     assert list(wanted) == [files[0], "config.json", "1_Pooling/config.json"]
+
+
+def test_the_hub_is_asked_once_in_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a model whose weights are read again is the one that they were given back of, whatever is newer there."""
+    newer = shutil.copytree(folder, folder.with_name("newer"))
+    states = iter([folder, newer])
+    monkeypatch.setattr(checkpoint, "_downloads", {})
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(next(states)))
+    found = [checkpoint.find("owner/name", lambda *_: None) for _ in range(3)]
+    assert found == [folder] * 3
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])

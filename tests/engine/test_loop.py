@@ -328,7 +328,8 @@ def test_an_admission_that_does_not_end_silences_the_engine(
     template = "{% for a in range(500) %}{% for b in range(99999) %}{% endfor %}{% endfor %}a"
     monkeypatch.setattr(loop, "ADMISSION_SECONDS" if kind == "text" else "MEDIA_SECONDS", 0.1)
     monkeypatch.setattr(assembly.admission._tokenizer._tokenizer, "chat_template", template)
-    monkeypatch.setattr(Loop, "_waits_for_media", lambda _, message: kind == "media")
+    if kind == "media":
+        monkeypatch.setattr(Loop, "_hear", lambda loop, message: loop._media.put(message))
     served = Served(partial(Loop, assembly=assembly))
     chat = [ChatMessage(role="user", content="hi")]
     served.send(GenerateRequest(rid="r", messages=chat, params=SamplingParams(max_new_tokens=1, ignore_eos=True)))
@@ -383,6 +384,15 @@ def test_an_embedding_is_for_who_asked_last_under_an_id(embedding: "Served") -> 
     embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
     heard = embedding.until(lambda message: isinstance(message, EmbedOutput) and message.rid == "s")
     assert sum(isinstance(message, EmbedOutput) and message.rid == "r" for message in heard) == 1
+
+
+def test_texts_that_nobody_wants_any_more_leave_their_places_to_others(embedding: "Served") -> None:
+    asked = [EmbedRequest(rid=str(i), input_ids=PROMPT) for i in range(9)]
+    embedding.send(PauseGeneration(mode="retract"), *asked, *(AbortRequest(rid=each.rid) for each in asked))
+    embedding.send(EmbedRequest(rid="r", input_ids=PROMPT), ContinueGeneration())
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput | StepOutputs))
+    assert isinstance(heard[-1], EmbedOutput)
+    assert heard[-1].rid == "r"
 
 
 def test_nor_is_a_batch_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,9 @@ def test_who_waits_with_media_ends_as_well_and_nothing_is_left_to_do(tmp_path: P
     ]
     for request in requests:
         assembly.engine.add(assembly.admission.sequences(request))
-    assert [output.finish_reason.status for output in assembly.occupation.release({"kv_cache"})] == [503, 503]
+    assert len(assembly.engine.abort("r1")) == 1
+    assert len(assembly.engine._unseen) == 1, "what was aborted still takes memory"
+    assert [output.finish_reason.status for output in assembly.occupation.release({"kv_cache"})] == [503]
     assert not assembly.engine.has_work
     assembly.occupation.resume({"kv_cache"})
     assert [len(ids(outputs)) for outputs in generate(assembly, requests).values()] == [20, 20]

@@ -40,8 +40,8 @@ class Peer:
         self.stream = self.socket.makefile("rb")
         self.send(LoadModel(config=EngineConfig(model=model, dtype="float32")))
 
-    def send(self, message) -> None:
-        self.socket.sendall(encode_frame(message))
+    def send(self, *messages) -> None:
+        self.socket.sendall(b"".join(map(encode_frame, messages)))
 
     def receive(self):
         return from_engine_decoder.decode(self.stream.read(frame_length(self.stream.read(4))))
