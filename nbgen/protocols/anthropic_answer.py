@@ -49,7 +49,12 @@ class Answer:
         if not self._begun:
             self._begun = True
             ended = {"stop_reason": None, "stop_sequence": None}
-            message = {**self._head, "content": [], **ended, "usage": usage(sample) | {"output_tokens": 0}}
+            message: dict[str, Any] = {
+                **self._head,
+                "content": [],
+                **ended,
+                "usage": usage(sample) | {"output_tokens": 0},
+            }
             events = [{"type": "message_start", "message": message}, *events]
         return _written(events)
 
@@ -83,7 +88,8 @@ def usage(sample: Sample) -> dict[str, Any]:
 def error_body(error: NbgenError, request_id: str) -> bytes:
     """An error as the body of an answer."""
     default = "invalid_request_error" if error.status < 500 else "api_error"
-    told = {"type": ERRORS.get(error.status, default), "message": error.message}
+    told: dict[str, Any] = {"type": ERRORS.get(error.status, default), "message": error.message}
+    told |= {"details": {"error_code": error.code}} if error.code else {}
     return msgspec.json.encode({"type": "error", "error": told, "request_id": request_id})
 
 

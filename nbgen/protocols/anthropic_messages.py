@@ -136,6 +136,9 @@ def parse_count(raw: bytes) -> TokenizeRequest:
 def _fields(raw: bytes) -> dict[str, Any]:
     """What is given, and served."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
+    if "thread" in fields:  # by the code, clients know that they are to go on without
+        words = "`thread` is not supported by this server: leave it out, and send the whole conversation each time"
+        raise InvalidRequest(words, field="thread", code="thread_unsupported_request")
     refuse_unsupported(fields, UNSUPPORTED)
     refuse_inside(fields, "output_config", UNSUPPORTED_OUTPUT)
     tools = fields.get("tools")

@@ -141,6 +141,7 @@ def test_options_are_the_engines() -> None:
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "'a b'"),
         ({"tool_choice": {"type": "any"}}, "no tools"),
         ({"mcp_servers": [{"type": "url", "url": "x", "name": "y"}]}, "`mcp_servers` is not supported"),
+        ({"thread": {"type": "create"}}, "`thread` is not supported"),
         ({"container": "c"}, "`container` is not supported"),
         ({"output_config": {"task_budget": {"type": "tokens", "total": 9}}}, "`output_config.task_budget`"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "`context_management` is"),
