@@ -41,20 +41,14 @@ class Answer:
     def whole(self, sample: Sample) -> bytes:
         """The body of a call without `stream`."""
         blocks = content(sample, self._head["id"], thoughts=self._thoughts)
-        return msgspec.json.encode({**self._head, "content": blocks, **self._ended(sample), "usage": usage(sample)})
+        return msgspec.json.encode(self._message(blocks, self._ended(sample), usage(sample)))
 
     def chunk(self, sample: Sample) -> bytes:
         """The events for what is new; the message's own comes before all others."""
         events = self._blocks.news(sample)
         if not self._begun:
             self._begun = True
-            ended = {"stop_reason": None, "stop_sequence": None}
-            message: dict[str, Any] = {
-                **self._head,
-                "content": [],
-                **ended,
-                "usage": usage(sample) | {"output_tokens": 0},
-            }
+            message = self._message([], {"stop_reason": None, "stop_sequence": None}, usage(sample))
             events = [{"type": "message_start", "message": message}, *events]
         return _written(events)
 
@@ -62,6 +56,9 @@ class Answer:
         """The events that end the stream."""
         delta = {"type": "message_delta", "delta": self._ended(sample), "usage": usage(sample)}
         return _written([*self._blocks.close(), delta, {"type": "message_stop"}])
+
+    def _message(self, blocks: list[Event], ended: dict[str, str | None], tokens: dict[str, Any]) -> dict[str, Any]:
+        return {**self._head, "content": blocks, **ended, "usage": tokens}
 
     def _ended(self, sample: Sample) -> dict[str, str | None]:
         """Why. There is no word for what was ended from outside, or by a limit in time: that is cut, too."""

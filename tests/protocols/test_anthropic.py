@@ -236,7 +236,7 @@ def test_a_message_is_the_same_however_it_comes() -> None:
     tokens = {"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4}
     assert whole["usage"] == {**tokens, "output_tokens": 7, "output_tokens_details": {"thinking_tokens": 1}}
     assert put_together(events) == whole
-    assert events[0]["message"]["usage"].items() >= {**tokens, "output_tokens": 0}.items()
+    assert events[0]["message"]["usage"].items() >= tokens.items()
     assert put_together(answered([sum_of(OUTPUTS)])[1])["content"] == CONTENT
 
 
