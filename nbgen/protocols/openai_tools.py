@@ -13,7 +13,7 @@ from nbgen.messages import ToolOptions
 
 MAX_TOOLS = 128
 MAX_TOOL_BYTES = 2**20
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class Function(msgspec.Struct, omit_defaults=True):
@@ -109,7 +109,7 @@ def _check(tools: list[Tool], function: str) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
-                f"a function is called {name!r:.80}; a name has 1 to 64 letters, digits, dots, dashes or underscores",
+                f"a function is called {name!r:.80}; a name has 1 to 128 letters, digits, dots, dashes or underscores",
                 field="tools",
             )
         if names.count(name) > 1:

@@ -65,16 +65,24 @@ def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
     """The prompt that such a body makes, to be counted. Raises InvalidRequest."""
-    (request,) = (call := parse_response(raw, memory).call).requests
-    if request.drop_oldest:
+    call = parse_response(raw, memory).call
+    if call.requests[0].drop_oldest:
         raise InvalidRequest("the whole input is counted: leave truncation out", field="truncation")
+    return to_be_counted(call, "input")
+
+
+def to_be_counted(call: Call, field: str) -> TokenizeRequest:
+    """The prompt of a chat's call, to be counted. Raises InvalidRequest for media, which came in this field."""
+    (request,) = call.requests
     if call.media[0]:
-        raise InvalidRequest(f"this route takes no {call.media[0][0].type}: it counts text", field="input")
+        raise InvalidRequest(f"this route takes no {call.media[0][0].type}: it counts text", field=field)
     return TokenizeRequest(
         rid=request.rid,
         messages=request.messages,
         tools=request.tools.tools if request.tools else [],
         template_options=request.template_options,
+        add_generation_prompt=not request.continue_final,
+        continue_final=request.continue_final,
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
 #: What pages may read of an answer's headers beside those that a browser shows them anyway.
-EXPOSED = "Inference-Header-Content-Length, Endpoint-Load-Metrics, Retry-After, X-Request-Id"
+EXPOSED = "Inference-Header-Content-Length, Endpoint-Load-Metrics, Retry-After, X-Request-Id, Request-Id"
 
 _HEADER_NAMES = re.compile(r"[\w-]+(?: *, *[\w-]+)*", re.ASCII)
 _BEARER = re.compile(r"(?:bearer|token)\b\s*(.*)", re.IGNORECASE)
@@ -61,6 +61,8 @@ class AuthenticatedHandler(APIHandler):
                 f"this server does not answer to the Host {self.request.host[:80]!r}: ask it as localhost, or have its "
                 "owner set ServerApp.local_hostnames or ServerApp.allow_remote_access"
             )
+        if (shown := self.request.headers.get("X-Api-Key")) and not self._shows_token():
+            self.request.headers["Authorization"] = f"Bearer {shown}"  # as Anthropic's clients show a token
         self._has_key = self._presents_key()
         if self._has_key:
             self.current_user = self._jupyter_current_user = None
@@ -70,7 +72,9 @@ class AuthenticatedHandler(APIHandler):
         if self.request.method == "OPTIONS" and (self.allow_origin or self.allow_origin_pat):
             return  # a preflight carries no credentials; without allowed origins it has no use
         if self.current_user is None or await self._only_a_cookie_knows():
-            raise Unauthorized("send `Authorization: Bearer <token>`, with the server's token or nbgen's key")
+            raise Unauthorized(
+                "send `Authorization: Bearer <token>`, or `x-api-key`, with the server's token or nbgen's key"
+            )
         action = self.actions[self.request.method or ""]
         if not await _settled(self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)):
             raise Forbidden(f"you may not {action} on nbgen")

@@ -13,6 +13,7 @@ from nbgen import __version__
 from nbgen.errors import NotFound
 from nbgen.server import (
     adapter_handlers,
+    anthropic_handlers,
     conversations_handlers,
     embedding_handlers,
     kserve_handlers,
@@ -69,6 +70,10 @@ class OpenaiNotFoundHandler(openai_handlers.OpenaiHandler, NotFoundHandler):
     """404 in OpenAI's shape."""
 
 
+class AnthropicNotFoundHandler(anthropic_handlers.AnthropicHandler, NotFoundHandler):
+    """404 in Anthropic's shape."""
+
+
 class KserveNotFoundHandler(NotFoundHandler, KserveHandler):
     """404 in Triton's shape."""
 
@@ -86,6 +91,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *openai_handlers.HANDLERS,
     *responses_handlers.HANDLERS,
     *conversations_handlers.HANDLERS,
+    *anthropic_handlers.HANDLERS,
     *embedding_handlers.HANDLERS,
     *kserve_handlers.HANDLERS,
     *triton_generate_handlers.HANDLERS,
@@ -100,7 +106,8 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
 def routes(*, standalone: bool) -> list[tuple[Any, ...]]:
     """Patterns below Jupyter's base URL, most special first. A slash at the end changes nothing, but for Triton."""
     known = [(_with_slash(pattern), handler) for pattern, handler in HANDLERS]
-    own = [*known, ("v2/.*", KserveNotFoundHandler), ("v1/.*", OpenaiNotFoundHandler)]
+    unknown = [("v2/.*", KserveNotFoundHandler), ("v1/messages/.*", AnthropicNotFoundHandler)]
+    own = [*known, *unknown, ("v1/.*", OpenaiNotFoundHandler)]
     below = [(PREFIX + pattern, handler) for pattern, handler in own]
     alone = [("/?", RootHandler), *own] if standalone else []
     return [*below, ("nbgen/?", PageHandler), (PREFIX + ".*", NotFoundHandler), *alone]

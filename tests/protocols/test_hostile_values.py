@@ -9,6 +9,7 @@ import pytest
 
 from nbgen.errors import NbgenError, NotFound
 from nbgen.protocols import (
+    anthropic_messages,
     conversations,
     embeddings,
     kserve,
@@ -44,6 +45,32 @@ ITEMS = [
     {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c", "output": "x"},
 ]
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "r"}], "is_error": True}
+THOUGHT = {"type": "thinking", "thinking": "t", "signature": "s"}
+MESSAGE = {
+    "model": "m",
+    "max_tokens": 9,
+    "system": [{"type": "text", "text": "s"}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}],
+        },
+        {
+            "role": "assistant",
+            "content": [THOUGHT, {"type": "tool_use", "id": "c", "name": "f", "input": {}}],
+        },
+        {"role": "user", "content": [RESULT]},
+        {"role": "system", "content": "s"},
+    ],
+    "tools": [{"name": "f", "input_schema": {"type": "object"}, "input_examples": [{}]}],
+    "tool_choice": {"type": "tool", "name": "f"},
+    "thinking": {"type": "enabled", "budget_tokens": 5},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "stop_sequences": ["a"],
+    "chat_template_kwargs": {"a": 1},
+}
 SPEC = language_model.interface("m", None)
 
 
@@ -104,6 +131,8 @@ ROUTES = {
             "metadata": {"a": "b"},
         },
     ),
+    "message": Route(anthropic_messages.parse_message, MESSAGE),
+    "count": Route(anthropic_messages.parse_count, {**MESSAGE, "messages": MESSAGE["messages"][1:]}),
     "conversation": Route(
         lambda raw: conversations.parse_create(raw, Nothing()),  # type: ignore[arg-type]
         {"items": ITEMS, "metadata": {"a": "b"}},

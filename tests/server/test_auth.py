@@ -35,6 +35,7 @@ NOBODY: list[dict[str, str]] = [
     {"Authorization": "Bearer \u00fc\u00df"},
     {"Authorization": f"Bearer {TOKEN}x"},
     {"Cookie": "username=1"},
+    {"X-Api-Key": "wrong"},
 ]
 
 
@@ -57,7 +58,7 @@ def test_wrong_credentials_are_denied(server: Server, method: str, path: str, he
     with server.anonymous() as client:
         answer = client.request(method, path, headers=encoded, json={"text": "x"} if method == "POST" else None)
     assert answer.status_code == 401, answer.text
-    assert "Authorization: Bearer <token>" in answer.text
+    assert "`Authorization: Bearer <token>`, or `x-api-key`" in answer.text
 
 
 def test_tokens_and_the_key_open_nbgens_routes(jupyter: Server) -> None:
@@ -67,6 +68,10 @@ def test_tokens_and_the_key_open_nbgens_routes(jupyter: Server) -> None:
             assert client.post("abort_request", json={"rid": "x"}).status_code == 200
             foreign = client.post("abort_request", json={"rid": "x"}, headers={"Origin": "https://evil.example"})
             assert foreign.status_code == 200
+    for key in (TOKEN, jupyter.key):
+        for others in ({}, {"Authorization": "Basic YTpi"}):  # the last is a proxy's
+            with jupyter.anonymous(**others, **{"X-Api-Key": key}) as client:
+                assert client.post("abort_request", json={"rid": "x"}).status_code == 200
 
 
 def test_the_key_opens_nothing_else_of_jupyter(jupyter: Server) -> None:

@@ -56,11 +56,16 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
     waiting = threading.Thread(target=mortal.http.post, args=("api/v1/runs",), kwargs={"json": run})
     waiting.start()
     sglang = {"text": "a", "sampling_params": BUSY, "stream": True}
-    with mortal.http.stream("POST", "generate", json=sglang) as answer:
+    message = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "ignore_eos": True}
+    with (
+        mortal.http.stream("POST", "generate", json=sglang) as answer,
+        mortal.http.stream("POST", "v1/messages", json=message | {"stream": True}) as other,
+    ):
         wait_for(lambda: mortal.http.get("api/v1/runs/lost").json().get("seq"), "both have output")
         mortal.engine().kill()
         wait_for(lambda: mortal.http.get("health").status_code == 503, "health is red")
         *_, error, done = Decoder().feed(answer.read())
+        *_, failed = Decoder().feed(other.read())
         waiting.join(PATIENCE)
     assert done.data == "[DONE]"
     words = "the engine was killed (signal 9), perhaps for want of memory; it is starting again"
@@ -70,6 +75,7 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
         "code": 503,
         "retryable": True,
     }
+    assert (failed.event, json.loads(failed.data)["error"]) == ("error", {"type": "overloaded_error", "message": words})
     lost = mortal.http.get("api/v1/runs/lost").json()
     assert lost["state"] == "error"
     assert lost["text"], "what came before stays"

@@ -97,6 +97,10 @@ def test_chats_go_through_the_models_template(seeing: Server, reference: Referen
     body["skip_special_tokens"] = False
     answer = seeing.http.post("v1/chat/completions", json=body)
     assert answer.json()["choices"][0]["message"]["content"] == expected
+    source = {"type": "base64", "media_type": "image/png", "data": base64_of(picture(1))}
+    blocks = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+    message = {**body, "model": "any", "messages": [{"role": "user", "content": blocks}]}
+    assert seeing.http.post("v1/messages", json=message).json()["content"] == [{"type": "text", "text": expected}]
     run = {"messages": chat(picture(1)), "params": GREEDY, "stream": False, "chat": "seen"}
     assert seeing.http.post("api/v1/runs", json=run).json()["text"] == expected
     kept = seeing.http.get("api/v1/chats/seen").json()
