@@ -29,13 +29,13 @@ CALL_ID, OTHER_ID = "nbgenid00", "call_nbgenid00"
 END_OF_CALLS = "end_of_calls"
 #: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
 CALLS, BARE_OBJECTS = "tool_calls", "bare_objects"
-#: The fields of what `written_calls` reads: lists of calls, such that are all of an answer, arguments beside a name.
-LISTED_CALLS, BARE_CALLS, NAMED_CALLS = "listed_calls", "bare_calls", "named_calls"
+#: The fields of what `written_calls` reads: lists of calls, and such that are all of an answer.
+LISTED_CALLS, BARE_CALLS = "listed_calls", "bare_calls"
 #: The field of calls whose outer tags a model has left out.
 INNER_CALLS = "inner_calls"
 #: What may be text as well.
 BARE = (BARE_CALLS, BARE_OBJECTS, INNER_CALLS)
-CALL_FIELDS = (CALLS, LISTED_CALLS, NAMED_CALLS, *BARE)
+CALL_FIELDS = (CALLS, LISTED_CALLS, *BARE)
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
 #: The functions that the marked turns call.
@@ -263,13 +263,15 @@ def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | No
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    value, end = r"(?P<value>.*?)", _loose(close)
+    # White space beside a value is its own, as where code is indented, but for what the template writes there.
+    begin = _loose(between).removesuffix(r"\s*") + _or_not(between[len(between.rstrip()) :])
+    begin = begin.replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
+    value, end = r"(?P<value>.*?)", _or_not(close[: -len(close.lstrip())]) + _first(close)
     if quoted:  # a text may stand in a section for it
         value = rf"(?P<quoted><!\[CDATA\[)?{value}(?(quoted)\]\]>)"
     if joint.removesuffix(tag).endswith("\n"):  # or the next begins in a line as here, where the end is left out
-        end = rf"(?:{end}|\s*\n(?={re.escape(tag)}{NEXT_KEY}{re.escape(between)}))"
-    between = _loose(between).replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
-    pattern = rf"{_loose(tag)}(?P<key>{KEY}?){between}{value}{end}"
+        end = rf"(?:{end}|\n(?={re.escape(tag)}{NEXT_KEY}{re.escape(between)}))"
+    pattern = rf"{_loose(tag)}(?P<key>{KEY}?){begin}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
     for name in {CALLS, INNER_CALLS}.intersection(fields):
         fields[name] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
@@ -290,3 +292,7 @@ def _loose(text: str) -> str:
 def _first(text: str) -> str:
     """The same without white space before it, for which `SPACES` stands where it is searched."""
     return _loose(text).removeprefix(r"\s*")
+def _or_not(space: str) -> str:
+    return f"(?:{re.escape(space)})?"
+
+
