@@ -317,6 +317,14 @@ def test_what_python_cannot_say_is_refused(parameters: dict[str, Any]) -> None:
     assert "Python's syntax" in str(refused(bare(MUST, {"type": "object", **parameters})))
 
 
+def test_a_length_in_tags_counts_any_characters(accepts: Accepts) -> None:
+    text = {"type": "string", "maxLength": 9}
+    tag = grammar("tags", taking(MUST, {"type": "object", "properties": {"a": text}, "required": ["a"]}))
+    call = "<tool_call>\n<function=f>\n<parameter=a>%s</parameter>\n</function>\n</tool_call>"
+    assert accepts(tag, call % '\n"x"\n<y\n')
+    assert not accepts(tag, call % ("x" * 10))
+
+
 @pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "object", "additionalProperties": {}}, {}])
 def test_an_object_of_any_properties_cannot_be_said_between_marks(accepts: Accepts, schema: dict[str, Any]) -> None:
     for properties in {"a": schema}, {"a b": {"type": "null"}}:

@@ -89,11 +89,12 @@ def test_the_type_of_an_argument_may_be_told_elsewhere() -> None:
     }
     tools = [{"function": {"name": "f", "parameters": {"properties": properties, "$defs": defs}}}]
     values = {"a": '{"x": 1}', "b": "null", "c": "1", "d": "2", "e": "1", "f": "1"}
-    values |= {"g": "[1]", "h": "5", "i": "True"}
+    properties |= {"j": {"type": "string", "enum": ["x"]}}
+    values |= {"g": "[1]", "h": "5", "i": "True", "j": " x\n"}
     text = "".join(f"<parameter={key}>{value}</parameter>" for key, value in values.items())
     parser = learned(template(CALLS["tags"])).parser("", tools, thoughts=True)
     parts = parser.feed(f"<tool_call><function=f>{text}</function></tool_call>", last=True)
-    read_as = {**values, "a": {"x": 1}, "b": None, "d": 2, "g": [1]}
+    read_as = {**values, "a": {"x": 1}, "b": None, "d": 2, "g": [1], "j": "x"}
     assert joined(parts)[2] == [("f", read_as)]
 
 
