@@ -317,6 +317,26 @@ def test_what_python_cannot_say_is_refused(parameters: dict[str, Any]) -> None:
     assert "Python's syntax" in str(refused(bare(MUST, {"type": "object", **parameters})))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "good", "bad"),
+    [
+        ({}, ("", "x", "x,x,x"), ("1", "x,", "x x")),
+        ({"minItems": 2, "maxItems": 3}, ("x,x", "x,x,x"), ("", "x", "x,x,x,x")),
+        ({"maxItems": 1}, ("", "x"), ("x,x",)),
+        ({"maxItems": 0}, ("",), ("x",)),
+    ],
+)
+def test_lists_may_stand_between_marks(
+    accepts: Accepts, sizes: dict[str, int], good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    texts = {"type": "array", "items": {"type": "string"}, **sizes}
+    options = msgspec.structs.replace(MUST, strict=["f"])
+    tag = grammar("marked", taking(options, {"type": "object", "properties": {"a": texts}, "required": ["a"]}))
+    for items in (*good, *bad):
+        call = "<|tool_call>call:f{a:[" + items.replace("x", "<|'|>]<|'|>") + "]}<tool_call|>"
+        assert accepts(tag, call) == (items in good), items
+
+
 def test_a_length_in_tags_counts_any_characters(accepts: Accepts) -> None:
     text = {"type": "string", "maxLength": 9}
     tag = grammar("tags", taking(MUST, {"type": "object", "properties": {"a": text}, "required": ["a"]}))
