@@ -65,10 +65,11 @@ class MarkedArguments:
         item = self.value(schema.get("items"), depth)
         if item is None or (self._strict and any(name in schema for name in _OF_LISTS)):
             return None
-        least, most = schema.get("minItems", 0), schema.get("maxItems", MAX_ITEMS)
+        least, most = schema.get("minItems") or 0, schema.get("maxItems")
+        most = max(least, MAX_ITEMS) if most is None else most
         if most == 0:
             return text("[]")
-        # Without an end it would need a text of its own that no item has.
+        # A count, for xgrammar refuses what may go on for ever in a tag without an end, as a call has.
         more = {"type": "repeat", "min": max(0, least - 1), "max": most - 1, "content": sequence(text(","), item)}
         items = sequence(item, more)
         return sequence(text("["), items if least else optional(items), text("]"))
