@@ -104,7 +104,7 @@ class OpenCall:
     def _may_begin(self, character: str) -> bool:
         """Whether a call may: where prose speaks of the tag, something else follows."""
         if self._json is not None or self.field.content == "json":
-            return character in "[{"
+            return character in ("[{(" if self.field.content_args else "[{")
         if self.field.content == TAGGED:
             tag = self.field.content_args["tag_pattern"].removeprefix(r"\s*")
             return character in "[<" or not tag.startswith(("<", r"\["))

@@ -21,12 +21,15 @@ ODD = [
     ("named", '[TOOL_CALLS]get_weather[CALL_ID]a1[ARGS]{"days": 1}', ""),
     ("marked", "call:get_weather{days:1}<tool_call|>", ""),
     ("marked", "<|tool_call>call:get_weather{ days : 1 }", ""),
+    ("marked", "<|tool_call>call:get_weather(days:1)<tool_call|>", ""),
+    ("marked", "<|tool_call>call:get_weather( days = 1 )<tool_call|> Well.", "Well."),
     ("row", "<calls>get_weather(days=1)</calls>", ""),
 ]
 #: What speaks of a function and calls none.
 NO_CALLS = [
     ("bare", 'My tool is {"name": "get_weather", "description": "the weather"} and more.'),
     ("bare", '{"name": "get_weather"}'),
+    ("marked", "So: <|tool_call>call:get_weather(see there)<tool_call|> so."),
     ("objects", 'Mine: <tool_call>{"name": "get_weather", "schema": 1}</tool_call> so.'),
     ("tags", "So: <function=example>\n<parameter=a>\nb\n</parameter>\n</function> so."),
     ("tags", "So: <function=example>\n<parameter=a>\nb\n</parameter>\n</function>\n</tool_call> so."),
