@@ -17,8 +17,10 @@ _MINUTES = f"{_COUNT}M({_COUNT}S)?"
 _HOURS = f"T({_COUNT}H({_MINUTES})?|{_MINUTES}|{_COUNT}S)"
 _MONTHS = f"{_COUNT}M({_COUNT}D)?"
 _DAYS = f"({_COUNT}Y({_MONTHS})?|{_MONTHS}|{_COUNT}D)({_HOURS})?"
-#: By the formats of JSON schemas, which RFC 3339 defines.
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#: By the formats of JSON schemas, which RFC 3339 defines; and addresses, whose numbers begin with no zero.
 OF_FORMATS = {
+    "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",
     "date": f"^{DAY}$",
     "time": f"^{CLOCK}{ZONE}$",
     "date-time": f"^{DAY}T{CLOCK}{ZONE}$",

@@ -42,6 +42,8 @@ CALLS = {
     % ("<|tools|>[" + _LISTED.replace('"name": "{{ f.name }}", "arguments"', '"{{ f.name }}"') + "]<|/tools|>"),
     "text": _EACH % '\n<tool_call>{"name": "{{ f.name }}", "arguments": {{ "" + f.arguments }}}</tool_call>',
 }
+#: Writes ids of calls in the place of functions' names.
+IDS = _ALL % ("<calls>" + _EACH % "<call>{{ call.id }}<sep>{{ f.arguments | tojson }}</call>" + "</calls>")
 #: Shows calls in a way that is not understood.
 PYTHONIC = _ALL % ("<calls>[" + _EACH % "{{ f.name }}(){% if not loop.last %}, {% endif %}" + "]</calls>")
 #: Calls in Python's syntax that are all of an answer; the values are not even quoted.

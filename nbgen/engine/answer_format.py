@@ -127,9 +127,10 @@ def _calls(
     calls = own or (None if harmony else told_calls(turns, tokens))
     if calls is None or not _reads(calls, turns, thought if harmony else None):
         return None
-    if not calls.in_content:
-        turn = partial(call_turn, turns, as_text=calls.arguments_as_text)
-        calls = calls._replace(single=not turn(NAMES), short_ids=not turn(NAMES[:1], call_id=OTHER_ID))
+    turn = partial(call_turn, turns, as_text=calls.arguments_as_text)
+    single = not (calls.in_content or turn(NAMES, call_id=calls.ids))
+    known = calls.in_content or turn(NAMES[:1], call_id=OTHER_ID)
+    calls = calls._replace(single=single, ids="" if known else calls.ids)
     return calls if harmony or calls.style == STYLE else with_told_calls(calls, turns)
 
 
@@ -141,7 +142,8 @@ def _reads(calls: CallFormat, turns: TemplateTurns, thought: ThoughtFormat | Non
     for names in (NAMES[:1], NAMES) if calls.separator else (NAMES[:1],):
         wanted = [(name, ARGUMENTS) for name in names]
         shown = calls.style != STYLE and not calls.in_content
-        text = call_turn(turns, names, as_text=calls.arguments_as_text) if shown else calls.written(wanted)
+        turn = partial(call_turn, turns, names, as_text=calls.arguments_as_text, call_id=calls.ids)
+        text = turn() if shown else calls.written(wanted)
         parts = answers.parser("", TOOLS, thoughts=False).feed(text, last=True)
         found = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
         if found != wanted:

@@ -5,7 +5,6 @@ What cannot be read as a call is text, as it came. Knows neither tokens nor sequ
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -15,9 +14,9 @@ from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.content_parsers import process_field
-from transformers.utils.chat_parsing.response_parser import _schema_types
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
 
+from nbgen.engine import tagged_arguments
 from nbgen.engine.call_format import (
     BARE,
     BARE_CALLS,
@@ -26,7 +25,6 @@ from nbgen.engine.call_format import (
     CALLS,
     END_OF_CALLS,
     LISTED_CALLS,
-    NAMED_CALLS,
     NEXT_KEY,
 )
 from nbgen.engine.certain_calls import NO_BEGINS, CallBegins, CertainCalls, new_id
@@ -34,7 +32,7 @@ from nbgen.engine.cut_calls import BegunCall, read_begun
 from nbgen.engine.marked_arguments import as_json
 from nbgen.engine.open_call import TAGGED, OpenCall, first_delimiter
 from nbgen.engine.thought_format import LEAD, THOUGHTS
-from nbgen.engine.written_calls import read_arguments, read_calls, read_value
+from nbgen.engine.written_calls import read_calls
 from nbgen.messages import AnswerPart, ToolCall
 
 #: Characters that are searched at once: all that follow a delimiter are searched again after it.
@@ -66,14 +64,15 @@ class AnswerParser:
         """
         self._template = template
         self._parallel = parallel
+        self._tools = tools
         self._known = {tool["function"]["name"] for tool in tools}
-        self._casts = ResponseParser(template, "", tools=[*tools])
+        self._casts = ResponseParser(template, "", tools=[tagged_arguments.typed(tool["function"]) for tool in tools])
         #: What the prompt has of the answer, and all that came.
         self._text = template.truncate_past_last_anchor(prompt)
         #: Up to where it was searched, and up to where it was told, or belongs to no part.
         self._sought = self._told = 0
-        #: The field that text is in, and the call that may have been opened there.
-        self._field = template.implicit
+        #: The field that text is in, where that begins, and the call that may have been opened there.
+        self._field, self._field_start = template.implicit, 0
         self._call: OpenCall | None = None
         #: Those of them that are certain, how these begin, and where they may: what the prompt opened is none.
         self._certain = CertainCalls(NO_BEGINS, 0, 0)
@@ -100,7 +99,18 @@ class AnswerParser:
             self._text += piece
             if not piece.isspace():  # a run of white space is searched once, with what follows it
                 parts += self._read()
-        return [*parts, *self._read(last=True, cut=cut)] if last else parts
+        if last:
+            parts += self._read(last=True, cut=cut)
+        return [*parts, *self._in_thought()] if last and not cut else parts
+
+    def _in_thought(self) -> list[AnswerPart]:
+        """The calls that an answer ends with in a thought: the tag that should have ended that was left out."""
+        if self._field not in THOUGHTS or self._template.implicit in THOUGHTS or not self._known:
+            return []
+        fields = {name: field for name, field in self._template.fields.items() if name not in THOUGHTS}
+        inner = AnswerParser(replace(self._template, fields=fields), "", self._tools, parallel=self._parallel)
+        found = inner.feed(self._text[self._field_start :], last=True)
+        return [part for part in found if part.tool_call] if found and found[-1].tool_call else []
 
     def _read(self, *, last: bool = False, cut: bool = False) -> Iterator[AnswerPart]:
         while (yield from self._in_text(last, cut) if self._call is None else self._in_call(self._call, last, cut)):
@@ -135,7 +145,8 @@ class AnswerParser:
     def _turn_to(self, field: str | None) -> None:
         """What comes next is in this field, or after one that ended."""
         self._beside = self._beside or bool(self._fields_told) or LEAD not in (field, self._field)
-        self._field, self._told, self._begun = field, self._sought, False
+        self._field, self._field_start, self._begun = field, self._sought, False
+        self._told = self._sought
 
     def _tell(self, end: int, *, whole: bool = False) -> Iterator[AnswerPart]:
         """Text up to `end`. White space there waits for what follows, unless that is the `whole` of it."""
@@ -219,22 +230,11 @@ class AnswerParser:
         value = self._casts._coerce_tool_calls(self._read_field(call, as_json(body, call.field.content_args)))
         if call.field.name in (LISTED_CALLS, BARE_CALLS):
             return [_made(name, arguments) for name, arguments in read_calls(value)]
-        if call.field.name == NAMED_CALLS:
-            return [_made(value["name"], read_arguments(value["arguments"]))]
         calls = value if isinstance(value, list) else [value]
         if call.field.content == TAGGED:
-            for each in calls:
-                self._read_values(**each["function"])
+            for each in (one["function"] for one in calls):
+                tagged_arguments.read(self._casts._tool_params.get(each["name"], {}), each["arguments"])
         return [_call(each) for each in calls]
-
-    def _read_values(self, name: str, arguments: dict[str, Any]) -> None:
-        """Read lists and objects that are arguments in tags, and written as Python does."""
-        properties = self._casts._tool_params.get(name) or {}
-        for key, text in arguments.items():
-            wanted = {"array", "object"}.intersection(_schema_types(properties.get(key, {})))
-            if wanted and isinstance(text, str):
-                with contextlib.suppress(ValueError):
-                    arguments[key] = read_value(text)
 
     def _read_field(self, call: OpenCall, body: str) -> Any:
         """As the template has it; or calls of known functions in objects that are like its own."""

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 from nbgen.engine import marked_arguments
@@ -23,19 +24,20 @@ from nbgen.engine.written_calls import written_arguments
 
 NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
-#: Nine letters and digits: some templates take no other ids. Those of OpenAI's own models are longer.
-CALL_ID, OTHER_ID = "nbgenid00", "call_nbgenid00"
+#: Nine letters and digits: some templates take no other ids. Those of OpenAI's own models are longer; Kimi's tell what
+#: is called, and its template writes them in the place of names.
+CALL_ID, OTHER_ID, NAMED_ID = "nbgenid00", "call_nbgenid00", "functions.{name}:{place}"
 #: The field of what ends a section of calls, or closes their outer tags.
 END_OF_CALLS = "end_of_calls"
 #: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
 CALLS, BARE_OBJECTS = "tool_calls", "bare_objects"
-#: The fields of what `written_calls` reads: lists of calls, such that are all of an answer, arguments beside a name.
-LISTED_CALLS, BARE_CALLS, NAMED_CALLS = "listed_calls", "bare_calls", "named_calls"
+#: The fields of what `written_calls` reads: lists of calls, and such that are all of an answer.
+LISTED_CALLS, BARE_CALLS = "listed_calls", "bare_calls"
 #: The field of calls whose outer tags a model has left out.
 INNER_CALLS = "inner_calls"
 #: What may be text as well.
 BARE = (BARE_CALLS, BARE_OBJECTS, INNER_CALLS)
-CALL_FIELDS = (CALLS, LISTED_CALLS, NAMED_CALLS, *BARE)
+CALL_FIELDS = (CALLS, LISTED_CALLS, *BARE)
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
 #: The functions that the marked turns call.
@@ -73,17 +75,20 @@ class CallFormat(NamedTuple):
     arguments_as_text: bool = False
     #: Whether a template writes no calls, so that they have to be in a turn's text.
     in_content: bool = False
-    #: Whether a turn has one call at most, and whether ids have nine letters and digits.
+    #: Whether a turn has one call at most.
     single: bool = False
-    short_ids: bool = False
+    #: Ids that a template takes: `CALL_ID`, for such as this, `NAMED_ID`, or "" for any.
+    ids: str = CALL_ID
 
     @classmethod
     def of(cls, turns: TemplateTurns) -> CallFormat | None:
         """The format of a template's calls; None where it shows none, or none that is understood."""
-        for as_text in (False, True):
-            one, two = (call_turn(turns, names, as_text=as_text) for names in (NAMES[:1], NAMES))
+        for call_id, as_text in product((CALL_ID, NAMED_ID), (False, True)):
+            turn = partial(call_turn, turns, as_text=as_text, call_id=call_id)
+            one, two = turn(NAMES[:1]), turn(NAMES)
             if FIRST in one and str(ARGUMENTS) not in one:
-                return cls.written_so(one, two, as_text=as_text, quoted="<![CDATA[" in turns.shown)
+                found = cls.written_so(one, two, as_text=as_text, quoted="<![CDATA[" in turns.shown)
+                return found and found._replace(ids=call_id)
         return None
 
     @classmethod
@@ -112,7 +117,10 @@ class CallFormat(NamedTuple):
 def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool, call_id: str = CALL_ID) -> str:
     """What a template writes for a turn that calls these functions."""
     arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
-    calls = [{"id": call_id, "type": "function", "function": {"name": n, "arguments": arguments}} for n in names]
+    calls = [
+        {"id": call_id.format(name=n, place=i), "type": "function", "function": {"name": n, "arguments": arguments}}
+        for i, n in enumerate(names)
+    ]
     answers = (turns.answer({"role": "assistant", **content, "tool_calls": calls}) for content in EMPTY)
     return next((answer for answer in answers if names[-1] in answer), "")
 
@@ -263,13 +271,15 @@ def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | No
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    value, end = r"(?P<value>.*?)", _loose(close)
+    # White space beside a value is its own, as where code is indented, but for what the template writes there.
+    begin = _loose(between).removesuffix(r"\s*") + _or_not(between[len(between.rstrip()) :])
+    begin = begin.replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
+    value, end = r"(?P<value>.*?)", _or_not(close[: -len(close.lstrip())]) + _first(close)
     if quoted:  # a text may stand in a section for it
         value = rf"(?P<quoted><!\[CDATA\[)?{value}(?(quoted)\]\]>)"
     if joint.removesuffix(tag).endswith("\n"):  # or the next begins in a line as here, where the end is left out
-        end = rf"(?:{end}|\s*\n(?={re.escape(tag)}{NEXT_KEY}{re.escape(between)}))"
-    between = _loose(between).replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
-    pattern = rf"{_loose(tag)}(?P<key>{KEY}?){between}{value}{end}"
+        end = rf"(?:{end}|\n(?={re.escape(tag)}{NEXT_KEY}{re.escape(between)}))"
+    pattern = rf"{_loose(tag)}(?P<key>{KEY}?){begin}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
     for name in {CALLS, INNER_CALLS}.intersection(fields):
         fields[name] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
@@ -285,6 +295,10 @@ def _loose(text: str) -> str:
     pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()).replace(CALL_ID, r"[\w-]+"))
     pattern = _OPTIONAL.get(pattern, re.sub(r"(?:\\\s)+", r"\\s*", pattern))
     return rf"\s*{pattern}\s*" if pattern else r"\s*"
+
+
+def _or_not(space: str) -> str:
+    return f"(?:{re.escape(space)})?"
 
 
 def _first(text: str) -> str:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 NO_RULES = "it has no rule like `root ::= ...`: for Lark's grammars start the server with --grammar-backend=llguidance"
 #: A character that stands for itself in a JSON string.
 PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
+#: Any more of them, each of the others as an escape: not where they are counted, for there a mask would take 100 ms.
+_HEX = "[0-9a-fA-F]"
+_CODE = f"u([0-9a-cefA-CEF]{_HEX}|[dD][0-7]){_HEX}{{2}}"
+_PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
+MORE = rf'(\\(["\\/bfnrt]|{_CODE}|{_PAIR}){PLAIN}*)*'
 #: The end of a group that may be left out, or an escape or a class of characters that is none.
 OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z))|\)\?\??", re.DOTALL)
 
@@ -90,7 +95,7 @@ class XGrammarBackend:
             if part.get("type") in OF_SCHEMAS and part.get("json_schema") is None:
                 part["json_schema"] = {}
             if isinstance(part.get("json_schema"), dict):
-                part["json_schema"] = _prepared(part["json_schema"])
+                part["json_schema"] = _prepared(part["json_schema"], raw=part.get("style") not in (None, "json"))
             if part.get("type") == "json_schema" and part.get("style") in (None, "json"):
                 part.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
         return self._compiler.compile_structural_tag(json.dumps(tag))
@@ -169,20 +174,25 @@ def _written(schema: Any) -> dict[str, Any]:
     return {"any_whitespace": False} if spaced(schema) else {"max_whitespace_cnt": MAX_WHITESPACE}
 
 
-def _prepared(schema: Any) -> Any:
-    """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in."""
+def _prepared(schema: Any, *, raw: bool = False) -> Any:
+    """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in.
+
+    Of `raw` arguments, which are no JSON themselves, it counts any characters.
+    """
     if spaced(schema):  # which it would take for a reason to keep an object empty
         schema = {name: value for name, value in schema.items() if name not in SPACED}
     schema = with_dates(enforceable(schema))
+    own = {id(each) for each in schema.get("properties", {}).values()} if raw else set[int]()
     for node in schemas(schema):
         if "pattern" in node:
             node["pattern"] = _with_optional(node["pattern"])
         if named := node.get("patternProperties"):
             node["patternProperties"] = {_with_optional(name): value for name, value in named.items()}
         low, high = node.get("minLength"), node.get("maxLength")
-        if isinstance(low or high, int):
+        if isinstance(low or high, int) and id(node) not in own:
             node.pop("minLength", None), node.pop("maxLength", None)
-            node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
+            count, more = ("", MORE) if high is None else (high, "")
+            node["pattern"] = f"^{PLAIN}{{{low or 0},{count}}}{more}$"
     return schema
 
 

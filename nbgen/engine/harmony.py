@@ -1,14 +1,15 @@
 """How gpt-oss writes: every part of an answer is a message in a channel, thoughts and calls too. Knows no tokens.
 
 `<|channel|>analysis<|message|>…<|end|>` is a thought, `<|channel|>final<|message|>…` text, and what has a function for
-its recipient, `to=functions.name`, before the channel or after it, a call: its message is the arguments as JSON.
+its recipient, `to=functions.name` or `to=name`, before the channel or after it, a call: its message is the arguments
+as JSON.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from nbgen.engine.call_format import FIRST, NAMED_CALLS, NAMES, CallFormat, call_turn
+from nbgen.engine.call_format import CALLS, FIRST, NAMES, CallFormat, call_turn
 from nbgen.engine.template_turns import ANSWER, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHT, THOUGHTS, ThoughtFormat
 
@@ -19,16 +20,16 @@ _ENDS = [END, "<|return|>", "<|call|>"]
 #: Headers are short, and begin with what is no white space: what is searched again and again is found soon, or not.
 _START, _CHANNEL = r"(?:<\|start\|>assistant)?", r"<\|channel\|> ?"
 _MESSAGE = r"(?:<\|constrain\|>[^<]{0,50})?<\|message\|>"
-_TO = r" ?to=functions\.(?P<name>[\w.-]{1,200})"
+_TO = r" ?to=(?:functions\.)?(?P<name>[\w.-]{1,200})"
 #: The rest of a header without a recipient.
 _REST = rf"(?:(?! to=)[^<]){{0,50}}{_MESSAGE}"
 _CALL = rf"{_START}(?:{_TO} ?{_CHANNEL}[^<]{{0,50}}|{_CHANNEL}\w{{1,50}}{_TO}[^<]{{0,50}}){_MESSAGE}"
 _FIELD: dict[str, Any] = {
     "open_pattern": _CALL,
     "close": _ENDS,
-    "content": "text",
+    "content": "json",
     "repeats": True,
-    "transform": {"name": "{name}", "arguments": "{content}"},
+    "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
 }
 
 
@@ -58,4 +59,4 @@ def harmony_calls(turns: TemplateTurns) -> CallFormat | None:
     one = call_turn(turns, NAMES[:1], as_text=False)
     if f"to=functions.{FIRST}" not in one:
         return None
-    return CallFormat(CALLS_OPEN, WITH, "", "", "json", {NAMED_CALLS: _FIELD})
+    return CallFormat(CALLS_OPEN, WITH, "", "", "json", {CALLS: _FIELD})

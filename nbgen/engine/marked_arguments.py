@@ -1,6 +1,6 @@
 """Arguments as `{key:<|"|>text<|"|>,days:3}`: JSON but for its keys, and for strings, which stand between marks.
 
-Gemma's models write so. Knows no templates and no tokens.
+Gemma's models write so, and at times `(key=<|"|>text<|"|>)` in its place. Knows no templates and no tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ def as_json(text: str, args: dict[str, Any]) -> str:
         return text
     (mark,) = marks
     begun = next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
-    return _pieces(mark).sub(_as_json, text[: len(text) - begun])
+    return _pieces(mark).sub(_as_json, _braced(text[: len(text) - begun], mark))
+
+
+def _braced(text: str, mark: str) -> str:
+    """Round brackets as braces; the last is none of them where a string is cut."""
+    body = text.strip()
+    if not body.startswith("("):
+        return text
+    closed = body.endswith(")") and body.count(mark) % 2 == 0
+    return f"{{{body[1:-1]}}}" if closed else f"{{{body[1:]}"
 
 
 @lru_cache
@@ -37,8 +46,8 @@ def _pieces(mark: str) -> re.Pattern[str]:
     return re.compile(
         rf"{mark}(?P<string>.*?)(?P<end>{mark}|\Z)"
         r'|"(?:[^"\\]|\\.)*+"?'
-        r"|(?P<sign>[:,])\s*+"
-        r"|(?P<word>[\w.$+-]++)(?=\s*+(?P<after>[:,\]}]?))",
+        r"|(?P<sign>[:=,])\s*+"
+        r"|(?P<word>[\w.$+-]++)(?=\s*+(?P<after>[:=,\]}]?))",
         re.DOTALL,
     )
 
@@ -49,14 +58,14 @@ def _as_json(found: re.Match[str]) -> str:
         written = json.dumps(string, ensure_ascii=False)
         return written if end else written[:-1]
     if sign is not None:
-        return f"{sign} "
+        return f"{sign.replace('=', ':')} "
     return found.group() if word is None else _word(word, after)
 
 
 def _word(word: str, after: str) -> str:
     """A key, a string without marks, or what JSON has a word for."""
     value = _WORDS.get(word, word)
-    if after != ":" and (value in _WORDS.values() or _NUMBER.fullmatch(value)):
+    if after not in (":", "=") and (value in _WORDS.values() or _NUMBER.fullmatch(value)):
         return value
     written = json.dumps(word, ensure_ascii=False)
     return written if after else written[:-1]

@@ -16,8 +16,10 @@ from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 MARKED = "marked "
 #: How deeply values may be nested, those that refer to others included.
 MAX_DEPTH = 8
+#: Items of a list that does not say how many it has.
+MAX_ITEMS = 256
 _OF_STRINGS = ("pattern", "format", "minLength", "maxLength")
-_OF_LISTS = ("prefixItems", "contains", "minItems", "maxItems", "uniqueItems")
+_OF_LISTS = ("prefixItems", "contains", "uniqueItems")
 _PLAIN = ("integer", "number", "boolean", "null")
 
 
@@ -63,8 +65,14 @@ class MarkedArguments:
         item = self.value(schema.get("items"), depth)
         if item is None or (self._strict and any(name in schema for name in _OF_LISTS)):
             return None
-        more = {"type": "star", "content": sequence(text(","), item)}
-        return sequence(text("["), optional(sequence(item, more)), text("]"))
+        least, most = schema.get("minItems") or 0, schema.get("maxItems")
+        most = max(least, MAX_ITEMS) if most is None else most
+        if most == 0:
+            return text("[]")
+        # A count, for xgrammar refuses what may go on for ever in a tag without an end, as a call has.
+        more = {"type": "repeat", "min": max(0, least - 1), "max": most - 1, "content": sequence(text(","), item)}
+        items = sequence(item, more)
+        return sequence(text("["), items if least else optional(items), text("]"))
 
     def _object(self, schema: dict[str, Any], depth: int) -> Format | None:
         properties, required = schema.get("properties") or {}, schema.get("required") or []

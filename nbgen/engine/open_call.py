@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformers.utils.chat_parsing.response_templates import ResponseTemplateField
 
-from nbgen.engine.call_format import LISTED_CALLS, NAMED_CALLS
+from nbgen.engine.call_format import LISTED_CALLS
 from nbgen.engine.written_calls import past
 
 #: How transformers reads arguments that have a tag each.
@@ -79,7 +79,7 @@ class OpenCall:
         self._sought = self.start
         self._begins = False
         is_json = self.field.content == "json" and not self.field.content_args
-        self._json = JsonValue(self.start) if is_json or self.field.name == NAMED_CALLS else None
+        self._json = JsonValue(self.start) if is_json else None
 
     @property
     def is_json(self) -> bool:
@@ -104,7 +104,7 @@ class OpenCall:
     def _may_begin(self, character: str) -> bool:
         """Whether a call may: where prose speaks of the tag, something else follows."""
         if self._json is not None or self.field.content == "json":
-            return character in "[{"
+            return character in ("[{(" if self.field.content_args else "[{")
         if self.field.content == TAGGED:
             tag = self.field.content_args["tag_pattern"].removeprefix(r"\s*")
             return character in "[<" or not tag.startswith(("<", r"\["))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbgen.engine.call_format import NAMED_ID
 from nbgen.messages import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None
     """The messages, those of tools with the name of the function whose call they answer.
 
     A template of this format that takes one call a turn gets several as turns of their own, each with its results, and
-    one that takes ids of nine letters and digits such in the place of others.
+    one that takes ids of nine letters and digits, or of functions' names, such in the place of others.
     """
     form = answers.calls if answers else None
-    if form and form.short_ids:
-        messages = [_with_short_ids(message) for message in messages]
+    if form and form.ids:
+        messages = list(_with_ids(messages, named=form.ids == NAMED_ID))
     names: dict[str, str] = {}
     found: list[ChatMessage] = []
     for message in messages:
@@ -39,9 +40,15 @@ def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None
     return list(_with_single_calls(found)) if form and form.single else found
 
 
-def _with_short_ids(message: ChatMessage) -> ChatMessage:
-    calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls]
-    return msgspec.structs.replace(message, tool_calls=calls, tool_call_id=_short(message.tool_call_id))
+def _with_ids(messages: Sequence[ChatMessage], *, named: bool) -> Iterator[ChatMessage]:
+    """With short ids, or such as name the functions."""
+    ids: dict[str, str] = {}
+    for message in messages:
+        for call in message.tool_calls:
+            ids[call.id] = NAMED_ID.format(name=call.name, place=len(ids)) if named else _short(call.id)
+        calls = [msgspec.structs.replace(call, id=ids[call.id]) for call in message.tool_calls]
+        result = ids.get(message.tool_call_id, _short(message.tool_call_id))
+        yield msgspec.structs.replace(message, tool_calls=calls, tool_call_id=result)
 
 
 def _short(call_id: str) -> str:

@@ -61,17 +61,6 @@ def read_calls(text: str, *, bare: bool = True) -> list[tuple[str, dict[str, Any
     return found
 
 
-def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call that are JSON. Raises ValueError where they are none."""
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("no object")
-    return found
-
-
 def read_value(text: str) -> Any:
     """A value as Python writes it. Raises ValueError where it is none."""
     try:

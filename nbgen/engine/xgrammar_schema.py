@@ -45,7 +45,7 @@ DECIMALS = 6
 
 #: Of a pattern, what xgrammar refuses or, worse, reads over; an escape or a class of characters that is none of it.
 _PATTERN = re.compile(
-    r"(?P<refused>\\[1-9bBkpP]|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)", re.DOTALL
+    r"(?P<refused>\\[1-9bBkpP\"\\nrtfv]|\"|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)", re.DOTALL
 )
 
 
@@ -225,8 +225,12 @@ def _with_required(node: Schema) -> Schema:
     """What is required as a property, which may be any where it is not said what it is."""
     names = node.get("properties")
     names = names if isinstance(names, dict) else {}
-    if "propertyNames" in node and (names or "patternProperties" in node or node.get("required")):
-        raise GrammarError("`propertyNames` would not be held to beside named properties: leave it out")
+    closed = node.get("additionalProperties") is False
+    if "propertyNames" in node and (names or "patternProperties" in node or node.get("required") or closed):
+        raise GrammarError("`propertyNames` would not be held to beside named properties, or none: leave it out")
+    for pattern in node.get("patternProperties") or ():
+        if both := next((name for name in names if _may_match(pattern, name)), None):
+            raise GrammarError(f"{both!r:.80} is of `properties` and of `patternProperties`: leave one of them out")
     required = node.get("required")
     missing = [name for name in required if name not in names] if isinstance(required, list) else []
     if not missing:
@@ -237,6 +241,13 @@ def _with_required(node: Schema) -> Schema:
     return node | {"properties": {**names, **dict.fromkeys(missing, {} if rest is True else rest)}}
 
 
+def _may_match(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return True
+
+
 def _check_patterns(node: Schema) -> None:
     """Raises GrammarError for patterns that strings or names would not be held to."""
     named = node.get("patternProperties")
@@ -245,7 +256,7 @@ def _check_patterns(node: Schema) -> None:
         if found:
             raise GrammarError(
                 f"the pattern {pattern!r:.80} has {found!r}, which would not be held to: write it without lookaround, "
-                "flags, references, word boundaries and classes by property"
+                "flags, references, word boundaries, classes by property, and what JSON escapes but in brackets"
             )
 
 

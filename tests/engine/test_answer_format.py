@@ -182,6 +182,8 @@ def test_an_attribute_may_say_what_is_no_text(text: str) -> None:
         ("{a-b.c$:None,d:False,e:celsius,f:[],g:{}}", {"a-b.c$": None, "d": False, "e": "celsius", "f": [], "g": {}}),
         ('{"a": "b:c", d:<|\'|><|\'|>}', {"a": "b:c", "d": ""}),
         ("{}", {}),
+        ("()", {}),
+        ("(a=<|'|>f(b=c), {d}<|'|>,e:{f:[1]})", {"a": "f(b=c), {d}", "e": {"f": [1]}}),
     ],
 )
 def test_arguments_with_marks_are_read(written: str, value: dict[str, Any]) -> None:

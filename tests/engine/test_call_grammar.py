@@ -317,6 +317,34 @@ def test_what_python_cannot_say_is_refused(parameters: dict[str, Any]) -> None:
     assert "Python's syntax" in str(refused(bare(MUST, {"type": "object", **parameters})))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "good", "bad"),
+    [
+        ({}, ("", "x", "x,x,x"), ("1", "x,", "x x")),
+        ({"minItems": 2, "maxItems": 3}, ("x,x", "x,x,x"), ("", "x", "x,x,x,x")),
+        ({"minItems": None, "maxItems": 1}, ("", "x"), ("x,x",)),
+        ({"maxItems": 0}, ("",), ("x",)),
+    ],
+)
+def test_lists_may_stand_between_marks(
+    accepts: Accepts, sizes: dict[str, int | None], good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    texts = {"type": "array", "items": {"type": "string"}, **sizes}
+    options = msgspec.structs.replace(MUST, strict=["f"])
+    tag = grammar("marked", taking(options, {"type": "object", "properties": {"a": texts}, "required": ["a"]}))
+    for items in (*good, *bad):
+        call = "<|tool_call>call:f{a:[" + items.replace("x", "<|'|>]<|'|>") + "]}<tool_call|>"
+        assert accepts(tag, call) == (items in good), items
+
+
+def test_a_length_in_tags_counts_any_characters(accepts: Accepts) -> None:
+    text = {"type": "string", "maxLength": 9}
+    tag = grammar("tags", taking(MUST, {"type": "object", "properties": {"a": text}, "required": ["a"]}))
+    call = "<tool_call>\n<function=f>\n<parameter=a>%s</parameter>\n</function>\n</tool_call>"
+    assert accepts(tag, call % '\n"x"\n<y\n')
+    assert not accepts(tag, call % ("x" * 10))
+
+
 @pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "object", "additionalProperties": {}}, {}])
 def test_an_object_of_any_properties_cannot_be_said_between_marks(accepts: Accepts, schema: dict[str, Any]) -> None:
     for properties in {"a": schema}, {"a b": {"type": "null"}}:

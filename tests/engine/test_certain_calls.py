@@ -182,7 +182,7 @@ def test_what_the_prompt_has_begun_or_a_thought_has_is_not_certain() -> None:
         rest = [*text[len(prompt) :]]
         parts = parts_of(FOUND["objects"], rest, begins("objects", MAY), prompt=f"<|assistant|>{prompt}")
         assert not any(part.tool_call_delta for part in parts)
-    assert told(parts_of(FOUND["objects"], [*f"<think>{text}"], begins("objects", MAY))) == ("", [])
+    assert told(parts_of(FOUND["objects"], [*f"<think>{text} So."], begins("objects", MAY))) == ("", [])
 
 
 def test_of_calls_that_are_not_parallel_the_first_is_told() -> None:

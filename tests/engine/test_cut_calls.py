@@ -97,6 +97,7 @@ def test_wherever_an_answer_is_cut_its_calls_are_told_as_far_as_they_go(way: str
         ("tags", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<para", '{"city": "Rome"'),
         ("python", '<|tool_call_start|>[get_weather(city="Rome", da', '{"city": "Rome"'),
         ("bare", '{"name": "get_weather", "parameters": {"city": "Ro', '{"city": "Ro'),
+        ("marked", "<|tool_call>call:get_weather(city=<|'|>Ro (a)", '{"city": "Ro (a)'),
     ],
 )
 def test_arguments_are_those_that_came(way: str, text: str, arguments: str) -> None:

@@ -19,6 +19,7 @@ HEADERS = [
     "<|channel|>commentary to=functions.get_weather<|constrain|>json<|message|>",
     "<|channel|>commentary to=functions.get_weather json<|message|>",
     "<|channel|>analysis to=functions.get_weather code<|message|>",
+    "<|channel|>commentary to=get_weather <|constrain|>json<|message|>",
     " to=functions.get_weather<|channel|>commentary json<|message|>",
     " to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>",
 ]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import CALLS, SHOWN, template
-from tests.engine.test_answer_format import TOOLS, joined, learned, read
+from tests.chat_templates import CALLS, SHOWN, THOUGHT, template
+from tests.engine.test_answer_format import TOOLS, WANTED, answer, calls_of, joined, learned, read
 
 #: What models write at times of a template's way, and the text that is no part of a call.
 ODD = [
@@ -21,12 +21,15 @@ ODD = [
     ("named", '[TOOL_CALLS]get_weather[CALL_ID]a1[ARGS]{"days": 1}', ""),
     ("marked", "call:get_weather{days:1}<tool_call|>", ""),
     ("marked", "<|tool_call>call:get_weather{ days : 1 }", ""),
+    ("marked", "<|tool_call>call:get_weather(days:1)<tool_call|>", ""),
+    ("marked", "<|tool_call>call:get_weather( days = 1 )<tool_call|> Well.", "Well."),
     ("row", "<calls>get_weather(days=1)</calls>", ""),
 ]
 #: What speaks of a function and calls none.
 NO_CALLS = [
     ("bare", 'My tool is {"name": "get_weather", "description": "the weather"} and more.'),
     ("bare", '{"name": "get_weather"}'),
+    ("marked", "So: <|tool_call>call:get_weather(see there)<tool_call|> so."),
     ("objects", 'Mine: <tool_call>{"name": "get_weather", "schema": 1}</tool_call> so.'),
     ("tags", "So: <function=example>\n<parameter=a>\nb\n</parameter>\n</function> so."),
     ("tags", "So: <function=example>\n<parameter=a>\nb\n</parameter>\n</function>\n</tool_call> so."),
@@ -72,6 +75,54 @@ def test_lists_and_objects_in_tags_may_be_written_as_python_does(written: str, v
     (call,) = [part.tool_call for part in parts]
     assert json.loads(call.arguments)["a"] == value
     assert isinstance(json.loads(call.arguments)["b"], str)
+
+
+def test_the_type_of_an_argument_may_be_told_elsewhere() -> None:
+    defs = {
+        "A": {"type": "object"},
+        "B": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]},
+        "C": {"$ref": "#/$defs/C"},
+    }
+    properties = {"a": {"$ref": "#/$defs/A"}, "b": {"allOf": [{"$ref": "#/$defs/B"}]}, "c": {"$ref": "#/$defs/C"}}
+    properties |= {"d": {"enum": [1, 2]}, "e": {"$ref": "elsewhere"}, "f": {"anyOf": 5, "$ref": "#/$defs/D"}}
+    properties |= {
+        "g": {},
+        "h": {"type": ["string", "array"]},
+        "i": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+    }
+    tools = [{"function": {"name": "f", "parameters": {"properties": properties, "$defs": defs}}}]
+    values = {"a": '{"x": 1}', "b": "null", "c": "1", "d": "2", "e": "1", "f": "1"}
+    properties |= {"j": {"type": "string", "enum": ["x"]}}
+    values |= {"g": "[1]", "h": "5", "i": "True", "j": " x\n"}
+    text = "".join(f"<parameter={key}>{value}</parameter>" for key, value in values.items())
+    parser = learned(template(CALLS["tags"])).parser("", tools, thoughts=True)
+    parts = parser.feed(f"<tool_call><function=f>{text}</function></tool_call>", last=True)
+    read_as = {**values, "a": {"x": 1}, "b": None, "d": 2, "g": [1], "j": "x"}
+    assert joined(parts)[2] == [("f", read_as)]
+
+
+@pytest.mark.parametrize("space", ["\n", ""])
+@pytest.mark.parametrize("city", ["    return 1\n", "\n\n", "", " ", "\ta\r\n  b  "])
+def test_white_space_beside_an_argument_is_its_own_but_for_the_templates(city: str, space: str) -> None:
+    source = template(CALLS["tags"].replace(">\n{{ value }}\n</", f">{space}{{{{ value }}}}{space}</"))
+    call = {"function": {"name": "get_weather", "arguments": {"city": city, "days": 1}}}
+    text = answer(source, {"content": "", "tool_calls": [call]})
+    for size in (1, 1000):
+        assert joined(read(learned(source), text, size=size))[2] == [("get_weather", {"city": city, "days": 1})]
+
+
+@pytest.mark.parametrize("way", ["objects", "tags", "list"])
+def test_a_thought_that_nothing_ends_may_end_in_calls(way: str) -> None:
+    source = template(CALLS[way], THOUGHT)
+    found, calls = learned(source), answer(source, {"content": "", "tool_calls": calls_of(2)})
+    for size in (1, 7, 1000):
+        for text, prompt in ((f"<think>Hm.{calls}\n", ""), (f"Hm.{calls}", "<|assistant|><think>\n")):
+            said, thought, called = joined(read(found, text, prompt, size=size))
+            assert (said, thought.strip(), called) == ("", f"Hm.{calls}", WANTED)
+        for more in (" So.", "</think>"):
+            assert joined(read(found, f"<think>Hm.{calls}{more}", size=size))[2] == []
+        parts = found.parser("", TOOLS, thoughts=True).feed(f"<think>Hm.{calls}", last=True, cut=True)
+        assert joined(parts)[2] == []
 
 
 #: A text as an argument, and what it is read as where a template tells of sections, and where not.

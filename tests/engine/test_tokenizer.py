@@ -13,11 +13,12 @@ from nbgen.engine.template_messages import adapted
 from nbgen.engine.tokenizer import MAX_BESIDE_TEXT, Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, ToolCall
-from tests.chat_templates import CALLS, CHANNELS, template
+from tests.chat_templates import CALLS, CHANNELS, IDS, template
 from tests.conftest import save_tokenizer
-from tests.engine.test_answer_format import TOOLS
+from tests.engine.test_answer_format import TOOLS, joined, read
 
 TEXT = "aé🙂 \ufffd"
+NAMES = [tool["function"]["name"] for tool in TOOLS]
 
 
 def test_a_byte_level_vocabulary_tells_every_tokens_bytes(tmp_path: Path) -> None:
@@ -121,6 +122,20 @@ def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> 
     assert (found, len(set(found)), found[2]) == (told, 4, "nineChars")
     alone = re.findall(r"<result>(.*?) ", tokenizer.text(tokenizer.encode_chat(results)))
     assert alone == told, "a result whose call was left out is one as well"
+
+
+def test_ids_tell_what_is_called_where_a_template_writes_nothing_else_of_it(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = template(IDS).replace("<result>", "<result>{{ m.tool_call_id }} ")
+    calls = [ToolCall(id=each, name=name, arguments='{"days": 1}') for each, name in zip("ab", NAMES, strict=True)]
+    results = [ChatMessage(role="tool", tool_call_id=call.id, content="?") for call in calls]
+    tokenizer = Tokenizer(pretrained, {0}, 4096)
+    text = tokenizer.text(tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results]))
+    told = [f"functions.{name}:{place}" for place, name in enumerate(NAMES)]
+    assert re.findall("<call>(.*?)<", text) == re.findall("<result>(.*?) ", text) == told
+    parts = read(tokenizer.answers, re.findall("<calls>.*</calls>", text)[0])
+    assert joined(parts) == ("", "", [(name, {"days": 1}) for name in NAMES])
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a type and references": ({"type": "object", "anyOf": [{"$ref": "#/$defs/A"}, B], "$defs": DEFS}, [{"a": 1}], [{}]),
     "number": ({"minimum": 5}, [7], [3]),
     "an address that is not empty": ({"type": "string", "format": "uri", "minLength": 1}, ["a:b"], [""]),
+    "the least length": ({"type": "string", "minLength": 2}, ['ab"\n', "ab\\é😀"], ["a", ""]),
     "string": ({"type": "array", "items": {"maxLength": 2}}, [["ab"]], [["abc"]]),
     "required alone": ({"type": "object", "required": ["q"]}, [{"q": 1}, {"q": []}], [{}]),
     "required beside others": ({**A, "required": ["a", "q"]}, [{"a": 1, "q": None}], [{"a": 1}, {"q": 1}]),
@@ -223,6 +224,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a pattern that repeats itself": ({"pattern": r"(a)\1"}, r"\1"),
     "a name that looks ahead": ({"patternProperties": {"(?!a)b": {}}}, "'(?!'"),
     "names that look ahead": ({"propertyNames": {"pattern": "(?=a)a"}}, "'(?='"),
+    "a pattern of a quote": ({"type": "string", "pattern": '^[^"]"?$'}, "has '\"'"),
+    "a pattern of a backslash": ({"type": "string", "pattern": r"^C:\\[a-z]+$"}, r"has '\\\\'"),
+    "a pattern of lines": ({"patternProperties": {r"^[^\n]+\n$": {}}}, r"has '\\n'"),
     "a pattern that is a number": ({"type": "string", "pattern": 5}, "`pattern` cannot be so"),
     "no branch": ({"anyOf": []}, "`anyOf` has no branch"),
     "one of nothing": ({"items": {"oneOf": []}}, "`oneOf` has no branch"),
@@ -234,6 +238,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a range beside null": ({"type": ["number", "null"], "minimum": 1e-7, "maximum": 2e-7}, "within its bounds"),
     "a range without its ends": ({"exclusiveMinimum": 1, "exclusiveMaximum": 1.000001}, "within its bounds"),
     "a negative range": ({"minimum": -1.0000002, "exclusiveMaximum": -1.0000001}, "within its bounds"),
+    "names of none": ({"type": "object", "additionalProperties": False, "propertyNames": {}}, "`propertyNames`"),
+    "a name that is told of twice": ({**A, "patternProperties": {"^[a-c]$": {"type": "null"}}}, "'a' is of"),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 
@@ -264,6 +270,7 @@ def test_dates_are_those_that_there_are() -> None:
         ("time", "23:59:59.5Z", "23:59:60Z"),
         ("date-time", "2023-04-30T10:00:00+02:00", "2023-04-31T10:00:00+02:00"),
         ("duration", "P1Y2M3DT4H5M6S", "P1234567D"),
+        ("ipv4", "10.0.29.255", "10.0.029.255"),
     ):
         schema = {"type": ["string", "null"], "format": format}
         assert takes(schema, good)
