@@ -83,6 +83,40 @@ inline void narrow_all(const float* from, int64_t count, Bfloat16* to) {
 }
 #endif
 
+#ifdef __AVX512F__
+
+// As many lanes of as many vectors change places: first within quarters, of which a processor moves the most at a time.
+inline void transpose(Words (&rows)[LANES]) {
+    static_assert(LANES == 16);
+    __m512i pairs[LANES], fours[LANES];
+    const auto row = [&](int i) { return reinterpret_cast<__m512i>(rows[i]); };
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi32(row(i), row(i + 1));
+        pairs[i + 1] = _mm512_unpackhi_epi32(row(i), row(i + 1));
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm512_unpacklo_epi64(pairs[i + j], pairs[i + j + 2]);
+            fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[i + j], pairs[i + j + 2]);
+        }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        const __m512i even = _mm512_shuffle_i32x4(fours[j], fours[j + 4], 0x88);
+        const __m512i odd = _mm512_shuffle_i32x4(fours[j], fours[j + 4], 0xdd);
+        const __m512i more_even = _mm512_shuffle_i32x4(fours[j + 8], fours[j + 12], 0x88);
+        const __m512i more_odd = _mm512_shuffle_i32x4(fours[j + 8], fours[j + 12], 0xdd);
+        rows[j] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(even, more_even, 0x88));
+        rows[j + 4] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(odd, more_odd, 0x88));
+        rows[j + 8] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(even, more_even, 0xdd));
+        rows[j + 12] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(odd, more_odd, 0xdd));
+    }
+}
+
+#else
+
 template <std::size_t... I>
 inline Words interleave(Words a, Words b, int half, std::index_sequence<I...>) {
 #if defined(__clang__)
@@ -106,6 +140,8 @@ inline void transpose(Words (&rows)[LANES]) {
         for (int i = 0; i < LANES; i++) rows[i] = next[i];
     }
 }
+
+#endif
 
 // `LANES` columns from `n` on, each `[depth]`, of a packed operand of this depth.
 template <typename T>
@@ -139,3 +175,19 @@ void pack_rows(const T* const* rows, int64_t width, int64_t depth, int64_t k, Op
             for (int64_t i = 0; i < PAIR; i++) convert(rows[i][begin + n], to + n * PAIR + i);
     }
 }
+
+#ifdef __AVX512BF16__
+// The same of bfloat16 as it is: two rows' numbers become the halves of words.
+inline void pack_rows(const Bfloat16* const* rows, int64_t width, int64_t depth, int64_t k, Bfloat16* packed) {
+    const auto widened = [&](int row, int64_t n) {
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[row] + n)));
+    };
+    for (int64_t n = 0; n < width; n += LANES) {
+        Bfloat16* to = packed + n / COLUMNS * COLUMNS * depth + k * COLUMNS + n % COLUMNS * 2;
+        if (n + LANES <= width)
+            _mm512_storeu_si512(to, _mm512_or_si512(widened(0, n), _mm512_slli_epi32(widened(1, n), 16)));
+        else
+            for (int64_t i = 0; n + i < width; i++) to[2 * i] = rows[0][n + i], to[2 * i + 1] = rows[1][n + i];
+    }
+}
+#endif
