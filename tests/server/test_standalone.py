@@ -196,6 +196,7 @@ NO_OPTIONS = [
     (["--autoload=False"], "nbgen has no --autoload; did you mean --NbgenApp.autoload?"),
     (["--foo=bar"], "nbgen has no --foo: --help-all lists what it has"),
     (["--NbgenApp.max_runing=1"], "nbgen has no --NbgenApp.max_runing; did you mean --NbgenApp.max_running?"),
+    (["--api-key=a", "--IdentityProvider.token=b"], "nbgen has one --api-key, and it is given more than once"),
 ]
 START = """
 import sys
