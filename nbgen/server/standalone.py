@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
+from tornado.netutil import ssl_options_to_context
 from tornado.web import RequestHandler
 from traitlets import default
 
@@ -34,15 +37,22 @@ class StandaloneServerApp(ServerApp):
     def _create_loader(self, argv: Any, aliases: Any, flags: Any, classes: Any) -> OptionsAlone:
         return OptionsAlone(argv, aliases, flags, classes=classes, log=self.log, subcommands=self.subcommands)
 
-    def init_configurables(self) -> None:
+    @contextlib.contextmanager
+    def _ending(self, words: str) -> Iterator[None]:
+        """What the system refuses, or a file, ends the server with these words about it."""
         try:
-            super().init_configurables()
-        except OSError as error:
-            self.log.critical(
-                "%s. nbgen needs folders to write to: JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others.",
-                error,
-            )
+            yield
+        except (OSError, ValueError, KeyError) as error:
+            self.log.critical(words, error)
             self.exit(1)
+
+    def init_configurables(self) -> None:
+        with self._ending(
+            "%s. nbgen needs folders to write to: JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others."
+        ):
+            super().init_configurables()
+        with self._ending(f"--host={self.ip} has no address: %s"):
+            self.allow_remote_access  # noqa: B018  by default it looks for one
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(
                 "Without a token nbgen listens on loopback only, and --ip=%s is not: leave "
@@ -52,7 +62,10 @@ class StandaloneServerApp(ServerApp):
             self.exit(1)
 
     def init_httpserver(self) -> None:
-        super().init_httpserver()
+        with self._ending(f"nbgen cannot listen at --host={self.ip}: %s"):
+            super().init_httpserver()
+            if self.ssl_options:  # or else each caller would meet what is wrong with the certificate
+                ssl_options_to_context(self.ssl_options, server_side=True)
         self._http_server = LimitedHTTPServer(
             self.web_app,
             ssl_options=self.ssl_options,
