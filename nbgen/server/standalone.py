@@ -51,6 +51,7 @@ class StandaloneServerApp(ServerApp):
             "%s. nbgen needs folders to write to: JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others."
         ):
             super().init_configurables()
+        self.contents_manager.files_handler_class = None  # or else all files below its folder have a route
         with self._ending(f"--host={self.ip} has no address: %s"):
             self.allow_remote_access  # noqa: B018  by default it looks for one
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
@@ -103,9 +104,12 @@ class StandaloneServerApp(ServerApp):
         self.web_app.settings["nbgen"].hurry()
 
     def answer_unknown_paths(self, handler: type[RequestHandler]) -> None:
-        """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token."""
+        """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token.
+
+        And where it would say which files there are.
+        """
         for rule in self.web_app.wildcard_router.rules:
-            if rule.target in (Template404, TrailingSlashHandler):
+            if rule.target in (Template404, TrailingSlashHandler) or rule.target.__name__ == "PathResolverHandler":
                 rule.target = handler
 
 
