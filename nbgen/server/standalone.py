@@ -38,21 +38,20 @@ class StandaloneServerApp(ServerApp):
         return OptionsAlone(argv, aliases, flags, classes=classes, log=self.log, subcommands=self.subcommands)
 
     @contextlib.contextmanager
-    def _ending(self, words: str) -> Iterator[None]:
-        """What the system refuses, or a file, ends the server with these words about it."""
+    def _ending(self, words: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+        """What the system refuses, or other `errors`, end the server with these words about them."""
         try:
             yield
-        except (OSError, ValueError, KeyError) as error:
-            self.log.critical(words, error)
+        except errors as error:
+            self.log.critical("%s: %s", words, error)
             self.exit(1)
 
     def init_configurables(self) -> None:
-        with self._ending(
-            "%s. nbgen needs folders to write to: JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others."
-        ):
+        folders = "JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others"
+        with self._ending(f"nbgen needs folders to write to ({folders})"):
             super().init_configurables()
         self.contents_manager.files_handler_class = None  # or else all files below its folder have a route
-        with self._ending(f"--host={self.ip} has no address: %s"):
+        with self._ending(f"--host={self.ip} has no address"):
             self.allow_remote_access  # noqa: B018  by default it looks for one
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(
@@ -63,7 +62,7 @@ class StandaloneServerApp(ServerApp):
             self.exit(1)
 
     def init_httpserver(self) -> None:
-        with self._ending(f"nbgen cannot listen at --host={self.ip}: %s"):
+        with self._ending(f"nbgen cannot listen at --host={self.ip}", (OSError, ValueError, KeyError)):
             super().init_httpserver()
             if self.ssl_options:  # or else each caller would meet what is wrong with the certificate
                 ssl_options_to_context(self.ssl_options, server_side=True)

@@ -218,12 +218,20 @@ def test_what_is_no_option_ends_it_with_words(tmp_path: Path) -> None:
 
 
 def test_where_it_cannot_listen_is_said_in_a_line(tmp_path: Path) -> None:
-    wrong = ["--host=[::1]", "--host=192.0.2.1", "--certfile=/nonexistent", f"--certfile={__file__}", "--keyfile=/x"]
+    wrong = [
+        "--host=[::1]",
+        "--host=fe80::1%nothing",
+        "--host=192.0.2.1",
+        "--certfile=/nonexistent",
+        f"--certfile={__file__}",
+        "--keyfile=/x",
+    ]
     result = run("-c", START, *wrong, folder=tmp_path)
     said = [line for line in result.stderr.splitlines() if line.startswith("[C ")]
     assert (len(said), result.returncode, "Traceback" in result.stderr) == (len(wrong), 0, False), result.stderr
     assert "--host=[::1] has no address: " in said[0]
-    assert all("nbgen cannot listen at --host=" in line for line in said[1:])
+    assert "--host=fe80::1%nothing" in said[1]
+    assert all("nbgen cannot listen at --host=" in line for line in said[2:])
 
 
 def test_no_name_of_an_option_has_two_meanings() -> None:
