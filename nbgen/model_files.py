@@ -49,7 +49,7 @@ def model_folder(name: str) -> Path | None:
             return folder
         if os.path.isfile(folder):
             raise ModelError(f"{name!r} is a file: a model is a folder, with its config.json, or a hub id (OWNER/NAME)")
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # the latter of a NUL in it
         raise ModelError(f"{name!r} names the home of a user that there is not") from None
     if not _is_hub_id(name):
         meant = f"; did you mean {BUNDLED}?" if get_close_matches(name, [BUNDLED]) else ""

@@ -42,6 +42,10 @@ class Part(msgspec.Struct, omit_defaults=True):
     video_url: str | dict[str, Any] | None = None
     input_audio: InputAudio | None = None
 
+    def __post_init__(self) -> None:
+        for name in {*MEDIA_PARTS, "input_audio"} - {self.type}:  # nobody looks at what is there besides
+            setattr(self, name, None)
+
     @property
     def words(self) -> str | None:
         """What the part says; None where it is a medium."""

@@ -102,7 +102,7 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
         inputs=inputs,
         outputs=list(by_name("output", fields.outputs, _output).values()),
         binary_outputs=bool(binary),
-        timeout_us=int(timeout),
+        timeout_us=min(int(timeout), HIGHEST),  # a double's next is one that no message holds
     )
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -175,19 +175,16 @@ class Snapshot(msgspec.Struct, kw_only=True):
     created: float
 
 
-B = TypeVar("B", bound=Body)
-
-
 def parse_run(body: bytes) -> RunBody:
     """The body of `POST runs`."""
-    run = _parse(body, RunBody)
+    run = convert(parse_object(body), RunBody)
     run.check()
     return run
 
 
 def parse_subscribe(body: bytes) -> SubscribeBody:
     """The body of `POST subscribe`."""
-    fields = _parse(body, SubscribeBody)
+    fields = convert(parse_object(body), SubscribeBody)
     if fields.start is not None:
         fields.start.check()
     elif not fields.follow:
@@ -202,7 +199,7 @@ def parse_subscribe(body: bytes) -> SubscribeBody:
 
 def parse_load(body: bytes) -> LoadBody:
     """The body of `POST model/load`."""
-    load = _parse(body, LoadBody)
+    load = convert(parse_object(body), LoadBody)
     load.check()
     return load
 
@@ -266,7 +263,3 @@ def error_fields(error: NbgenError) -> dict[str, Any]:
 def error_body(error: NbgenError) -> bytes:
     """An error as the body of an answer."""
     return msgspec.json.encode({"error": error_fields(error)})
-
-
-def _parse(body: bytes, kind: type[B]) -> B:
-    return convert(parse_object(body), kind)

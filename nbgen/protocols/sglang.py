@@ -163,20 +163,12 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_text_or_null(value: Any) -> bool:
-    return value is None or _is_text(value)
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
-def _is_integer_or_null(value: Any) -> bool:
-    return value is None or is_integer(value)
-
-
-def _is_bool_or_null(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
-
-
-def _is_ids_or_null(value: Any) -> bool:
-    return value is None or are_integers(value)
+def _or_null(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
 
 
 def _one_or_many(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -189,24 +181,24 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("input_ids", "a list of integers or a list of such lists", _one_or_many(are_integers)),
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
-    ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
-    ("extra_key", "text or a list of text", _one_or_many(_is_text_or_null)),
-    ("cache_salt", "text or a list of text", _one_or_many(_is_text_or_null)),
+    ("custom_logit_processor", "text or a list of text", _one_or_many(_or_null(_is_text))),
+    ("extra_key", "text or a list of text", _one_or_many(_or_null(_is_text))),
+    ("cache_salt", "text or a list of text", _one_or_many(_or_null(_is_text))),
     ("priority", "an integer", is_integer),
     ("routed_experts_start_len", "an integer", is_integer),
-    ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
+    ("lora_path", "text or a list of text", _one_or_many(_or_null(_is_text))),
     *((name, "text, an object or a list of these", sglang_media.is_given) for name in sglang_media.FIELDS),
-    ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
-    ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
-    ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_is_ids_or_null)),
+    ("logprob_start_len", "an integer or a list of integers", _one_or_many(_or_null(is_integer))),
+    ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_or_null(is_integer))),
+    ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_or_null(are_integers))),
 )
 #: The same, where no other type is ever turned into the right one.
 STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("return_logprob", "true, false or a list of these", _one_or_many(_is_bool_or_null)),
-    ("return_text_in_logprobs", "true or false", _is_bool_or_null),
-    ("return_hidden_states", "true, false or a list of these", _one_or_many(_is_bool_or_null)),
-    ("return_routed_experts", "true or false", _is_bool_or_null),
-    ("return_prompt_token_ids", "true or false", _is_bool_or_null),
+    ("return_logprob", "true, false or a list of these", _one_or_many(_or_null(_is_bool))),
+    ("return_text_in_logprobs", "true or false", _or_null(_is_bool)),
+    ("return_hidden_states", "true, false or a list of these", _one_or_many(_or_null(_is_bool))),
+    ("return_routed_experts", "true or false", _or_null(_is_bool)),
+    ("return_prompt_token_ids", "true or false", _or_null(_is_bool)),
 )
 
 

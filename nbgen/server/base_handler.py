@@ -30,14 +30,13 @@ from nbgen.logit_processor import may_be_code
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import native
 from nbgen.protocols.media import Item
-from nbgen.server import direct_write
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.connections import BODY_SECONDS
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.off_loop import off_loop
-from nbgen.server.patience import all_taken, taken
 from nbgen.server.reader import Reader
 from nbgen.server.runs import Runs
+from nbgen.server.sending import all_taken, framed, send, taken
 
 SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
@@ -211,8 +210,8 @@ class NbgenHandler(AuthenticatedHandler):
         """Directly, as far as the system takes it."""
         connection: Any = self.request.connection
         chunked = self._headers.get("Transfer-Encoding") == "chunked"
-        data = direct_write.framed(chunk) if chunked else chunk
-        sent = direct_write.send(connection.stream, data)
+        data = framed(chunk) if chunked else chunk
+        sent = send(connection.stream, data)
         if not sent:
             self._written = connection.write(chunk)
         elif sent < len(data):

@@ -26,7 +26,7 @@ class EmbeddingHandler(ModelNeededHandler):
         tasks = [asyncio.create_task(self._one(request)) for request in requests]
         try:
             outputs = await asyncio.gather(*tasks)
-            self.finish(await off_loop(sum(len(output.data) for output in outputs), body, outputs))
+            await self.write_whole(await off_loop(sum(len(output.data) for output in outputs), body, outputs))
         finally:
             for task in tasks:
                 task.cancel()

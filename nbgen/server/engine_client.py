@@ -35,8 +35,7 @@ from nbgen.server.delivery import Deliveries, suited
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.engine_life import EngineLife
 from nbgen.server.installation import check_unchanged
-from nbgen.server.listener import Listener
-from nbgen.server.replies import Replies
+from nbgen.server.replies import Listener, Replies
 
 
 class EngineClient(EngineLife):

@@ -22,7 +22,7 @@ from nbgen.server.activity import Activity
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.installation import check_unchanged
-from nbgen.server.listener import Listener
+from nbgen.server.replies import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
 from nbgen.server.silence import Silence
 from nbgen.server.standby import Standby

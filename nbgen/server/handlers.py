@@ -18,7 +18,6 @@ from nbgen.server import (
     embedding_handlers,
     kserve_handlers,
     kserve_settings_handlers,
-    memory_handlers,
     model_handlers,
     openai_handlers,
     responses_handlers,
@@ -97,7 +96,6 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *triton_generate_handlers.HANDLERS,
     *kserve_settings_handlers.HANDLERS,
     *model_handlers.HANDLERS,
-    *memory_handlers.HANDLERS,
     *adapter_handlers.HANDLERS,
     *run_handlers.HANDLERS,
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from tornado import web
 
-from nbgen.errors import BodyTooLarge, InvalidRequest, NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols import kserve_answer
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES
 from nbgen.server.base_handler import DISCARDED_BYTES, SMALL_BODY, NbgenHandler
@@ -49,10 +49,6 @@ class KserveHandler(NbgenHandler):
 
     def too_large(self, size: str) -> NbgenError:
         return TooLarge(f"request JSON size of {size} bytes {self.limit_words}")
-
-    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        ours = super().as_ours(status, error)
-        return InvalidRequest(ours.message) if isinstance(ours, BodyTooLarge) else ours
 
     async def send(self, body: Iterator[bytes], size: int, content_type: str) -> None:
         """Answer with a body of about `size` bytes, made as it is sent where it is large."""

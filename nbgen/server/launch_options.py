@@ -169,3 +169,5 @@ class OptionsAlone(KVArgParseConfigLoader):
         if self.extra_args:
             words = "nbgen has options only; a model is named by --model=FOLDER"
             sys.exit(f"{self.extra_args[0]!r} is no option: {words}")
+        if isinstance(self.config.IdentityProvider.get("token"), list):  # of which traitlets would show each
+            sys.exit("nbgen has one --api-key, and it is given more than once")

@@ -1,4 +1,4 @@
-"""OpenAI's routes: completions, chat completions, models."""
+"""OpenAI's routes: completions, chat completions, models; and SGLang's scores, which answer like these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.messages import GenerateRequest
-from nbgen.protocols import openai, openai_answer
+from nbgen.protocols import openai, openai_answer, scores
 from nbgen.protocols.openai import OF_TEMPLATES, Call
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
@@ -91,6 +91,18 @@ class ChatCompletionsHandler(CallHandler):
         await self.respond(await self.parsed(openai.parse_chat))
 
 
+class ScoreHandler(CallHandler):
+    """How likely tokens are to come next, after a query with each of several items."""
+
+    async def post(self) -> None:
+        self._scoring = await self.parsed(scores.parse_score)
+        await self.generate(await self.ready(self._scoring.call), stream=False)
+
+    def whole(self, runs: list[Run]) -> bytes:
+        samples = [run.samples[0] for run in runs]
+        return scores.score_body(self._scoring, samples, self.model_name(self._scoring.call))
+
+
 class CardsHandler(OpenaiHandler):
     """The model cards: the one model that is served, and its adapters."""
 
@@ -126,6 +138,7 @@ class OneModelHandler(CardsHandler):
 HANDLERS = [
     (r"v1/completions", CompletionsHandler),
     (r"v1/chat/completions", ChatCompletionsHandler),
+    (r"v1/score", ScoreHandler),
     (r"v1/models", ModelsHandler),
     (r"v1/models/(.+?)", OneModelHandler),
 ]

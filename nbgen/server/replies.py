@@ -1,14 +1,21 @@
-"""The requests to an engine that wait for one answer each: a future by request id. Knows no message."""
+"""Who waits for an engine's answers: to a request, or, with one answer each, to its commands. Knows no message."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from nbgen.errors import NbgenError
 
 T = TypeVar("T")
+
+
+class Listener(Protocol):
+    """Who asked: gets every output of its request (or its one answer), as they come, or the error that ends it."""
+
+    def add(self, *outputs: Any) -> None: ...
+    def fail(self, error: NbgenError) -> None: ...
 
 
 class Replies(Generic[T]):

@@ -36,12 +36,12 @@ class ServedModel:
     @property
     def device(self) -> str:
         """The device that it runs on, or would run on once loaded."""
-        return "cpu"
+        raise NotImplementedError
 
     @property
     def load_seconds(self) -> float:
         """How long the last load took."""
-        return 0.0
+        raise NotImplementedError
 
     @property
     def state(self) -> ModelState:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nbgen import __version__, sse
-from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration
+from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration, ReleaseMemory, ResumeMemory
 from nbgen.errors import NbgenError, Unavailable
 from nbgen.messages import EmbedRequest, GenerateRequest
 from nbgen.protocols import sglang, sglang_answer, sglang_info
@@ -18,6 +18,7 @@ from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import ServerOptions
+from nbgen.protocols.sglang_memory import parse_tags
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import kserve_metrics, launch_options, metrics
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
@@ -106,7 +107,7 @@ class ContinueHandler(SglangHandler):
 class FlushCacheHandler(SglangHandler):
     """Empties the prefix cache, unless requests are alive: then nothing is done and the answer says so."""
 
-    actions = {**NbgenHandler.actions, "GET": "write", "HEAD": "write"}  # noqa: RUF012
+    actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
 
     async def get(self) -> None:
         seconds = sglang.parse_timeout(self.get_query_argument("timeout", "0"))
@@ -121,6 +122,22 @@ class FlushCacheHandler(SglangHandler):
         self.finish(words + "\n", set_content_type="text/plain; charset=utf-8")
 
     post = get
+
+
+class ReleaseMemoryHandler(SglangHandler):
+    """Gives up the memory that `tags` name. Running requests end with an error, later ones are refused."""
+
+    command: type[ReleaseMemory | ResumeMemory] = ReleaseMemory
+
+    async def post(self) -> None:
+        await self.engine.change_memory(self.command, parse_tags(self.body))
+        self.finish(b"null")
+
+
+class ResumeMemoryHandler(ReleaseMemoryHandler):
+    """Takes the memory that `tags` name again. Answers when requests may come."""
+
+    command = ResumeMemory
 
 
 class HealthHandler(SglangHandler):
@@ -253,5 +270,7 @@ HANDLERS = [
     (r"get_server_info", ServerInfoHandler),
     (r"pause_generation", PauseHandler),
     (r"continue_generation", ContinueHandler),
+    (r"release_memory_occupation", ReleaseMemoryHandler),
+    (r"resume_memory_occupation", ResumeMemoryHandler),
     (r"metrics/?", MetricsHandler),
 ]

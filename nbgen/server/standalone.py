@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
+from tornado.netutil import ssl_options_to_context
 from tornado.web import RequestHandler
 from traitlets import default
 
@@ -34,15 +37,22 @@ class StandaloneServerApp(ServerApp):
     def _create_loader(self, argv: Any, aliases: Any, flags: Any, classes: Any) -> OptionsAlone:
         return OptionsAlone(argv, aliases, flags, classes=classes, log=self.log, subcommands=self.subcommands)
 
-    def init_configurables(self) -> None:
+    @contextlib.contextmanager
+    def _ending(self, words: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+        """What the system refuses, or other `errors`, end the server with these words about them."""
         try:
-            super().init_configurables()
-        except OSError as error:
-            self.log.critical(
-                "%s. nbgen needs folders to write to: JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others.",
-                error,
-            )
+            yield
+        except errors as error:
+            self.log.critical("%s: %s", words, error)
             self.exit(1)
+
+    def init_configurables(self) -> None:
+        folders = "JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others"
+        with self._ending(f"nbgen needs folders to write to ({folders})"):
+            super().init_configurables()
+        self.contents_manager.files_handler_class = None  # or else all files below its folder have a route
+        with self._ending(f"--host={self.ip} has no address"):
+            self.allow_remote_access  # noqa: B018  by default it looks for one
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(
                 "Without a token nbgen listens on loopback only, and --ip=%s is not: leave "
@@ -52,7 +62,10 @@ class StandaloneServerApp(ServerApp):
             self.exit(1)
 
     def init_httpserver(self) -> None:
-        super().init_httpserver()
+        with self._ending(f"nbgen cannot listen at --host={self.ip}", (OSError, ValueError, KeyError)):
+            super().init_httpserver()
+            if self.ssl_options:  # or else each caller would meet what is wrong with the certificate
+                ssl_options_to_context(self.ssl_options, server_side=True)
         self._http_server = LimitedHTTPServer(
             self.web_app,
             ssl_options=self.ssl_options,
@@ -90,9 +103,12 @@ class StandaloneServerApp(ServerApp):
         self.web_app.settings["nbgen"].hurry()
 
     def answer_unknown_paths(self, handler: type[RequestHandler]) -> None:
-        """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token."""
+        """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token.
+
+        And where it would say which files there are.
+        """
         for rule in self.web_app.wildcard_router.rules:
-            if rule.target in (Template404, TrailingSlashHandler):
+            if rule.target in (Template404, TrailingSlashHandler) or rule.target.__name__ == "PathResolverHandler":
                 rule.target = handler
 
 

@@ -27,6 +27,9 @@ NOT_LOADED = "not loaded: its next request loads it"
 class TensorModel(ServedModel):
     """One model of the repository. `awaited` is set until the server's start has come to it."""
 
+    device = "cpu"
+    load_seconds = 0.0
+
     def __init__(self, entry: Entry, engine: TensorEngine) -> None:
         super().__init__()
         self.entry = entry
@@ -34,8 +37,6 @@ class TensorModel(ServedModel):
         self._found = entry
         self._engine = engine
         self._loaded = 0
-        self._device = "cpu"
-        self._load_seconds = 0.0
         self._error = entry.error
         self._loading = asyncio.Lock()
         #: The load that requests wait for.
@@ -48,14 +49,6 @@ class TensorModel(ServedModel):
     def check(self) -> None:
         if self.entry.spec is None:
             raise Unavailable(f"failed to load '{self.entry.name}': {self.entry.error}")
-
-    @property
-    def device(self) -> str:
-        return self._device
-
-    @property
-    def load_seconds(self) -> float:
-        return self._load_seconds
 
     @property
     def state(self) -> ModelState:
@@ -144,13 +137,13 @@ class TensorModel(ServedModel):
         try:
             if entry.spec is None or entry.folder is None:
                 raise Unavailable(entry.error)
-            self._device, self._loaded = await self._engine.load(entry.spec, str(entry.folder))
+            self.device, self._loaded = await self._engine.load(entry.spec, str(entry.folder))
         except Unavailable as error:
             if not self.loaded:
                 self.entry, self._error = entry, error.message
             raise Unavailable(f"failed to load '{entry.name}': {error.message}") from None
         self.entry, self._error = entry, ""
-        self._load_seconds = time.monotonic() - started
+        self.load_seconds = time.monotonic() - started
         if self.unloaded:  # meanwhile
             self.leave()
 

@@ -10,7 +10,6 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols import kserve_checks, triton_generate
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve import MAX_INPUT_BYTES
-from nbgen.protocols.kserve_answer import JSON
 from nbgen.server.base_handler import RETRY_AFTER
 from nbgen.server.kserve_handler import KserveHandler
 from nbgen.server.kserve_handlers import MODEL
@@ -42,7 +41,7 @@ class GenerateHandler(KserveHandler):
                 found = response
         if found is None:
             raise triton_generate.not_one("none")
-        self.finish(await self._body_of(found, inference), set_content_type=JSON)
+        await self.write_whole(await self._body_of(found, inference))
 
     def _tell_load(self, model: ServedModel) -> None:
         """ORCA's header for load balancers, where it is asked for and there is a KV cache."""

@@ -167,7 +167,12 @@ def test_a_damaged_index_is_said_to_be_damaged(shards: object, folder: Path) -> 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("~nobody-of-this-name/x", "home of a user"), ("x" * 300, "no folder"), ("a/" * 3000, "no folder")],
+    [
+        ("~nobody-of-this-name/x", "home of a user"),
+        ("~\0", "home of a user"),
+        ("x" * 300, "no folder"),
+        ("a/" * 3000, "no folder"),
+    ],
 )
 def test_names_that_no_folder_can_have(name: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):

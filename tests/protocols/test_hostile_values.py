@@ -17,6 +17,7 @@ from nbgen.protocols import (
     native,
     openai,
     responses,
+    scores,
     sglang,
     sglang_adapters,
     sglang_memory,
@@ -138,6 +139,9 @@ ROUTES = {
         {"items": ITEMS, "metadata": {"a": "b"}},
     ),
     "embeddings": Route(embeddings.parse_openai, {"input": ["a"], "dimensions": 3, "encoding_format": "float"}),
+    "scores": Route(
+        scores.parse_score, {"query": "q", "items": ["a", "b"], "label_token_ids": [1], "item_first": True}
+    ),
     "encode": Route(embeddings.parse_encode, {"text": ["a"]}),
     "run": Route(native.parse_run, {"messages": CHAT[:2], "params": {"temperature": 0}, "tools": [TOOL], "media": []}),
     "subscribe": Route(native.parse_subscribe, {"follow": {"a": 0}, "start": {"prompt": "x", "params": {"n": 1}}}),

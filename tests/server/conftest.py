@@ -153,10 +153,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def slow_reader(server: Server, body: dict[str, Any]) -> Iterator[socket.socket]:
-    """A connection that asks for `/generate` and takes a few kilobytes of what it is sent, as long as nobody reads."""
+def slow_reader(server: Server, body: dict[str, Any], path: str = "generate") -> Iterator[socket.socket]:
+    """A connection that asks, and takes a few kilobytes of what it is sent, as long as nobody reads."""
     raw = json.dumps(body).encode()
-    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\nConnection: close\r\n"
+    head = f"POST /{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -151,8 +151,11 @@ def test_unknown_paths_and_methods_answer_json(server: Server) -> None:
 
 
 def test_standing_alone_there_is_no_shell_and_the_routes_are_at_the_root(server: Server) -> None:
-    for path in ("api/kernels", "api/contents", "api/terminals", "files/x", "lab"):
-        assert server.http.get(server.root + path).status_code == 404
+    assert server.log.is_file(), "in the folder where it was started"
+    for path in ("api/kernels", "api/contents", "api/terminals", "lab", "files/server.log", "files/x"):
+        answer = server.http.get(server.root + path)
+        assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"}), path
+    assert server.http.get(server.root + "api/resolvePath", params={"path": "server.log"}).status_code == 404
     assert server.http.get(server.root + "model_info").status_code == 200
 
 

@@ -241,6 +241,54 @@ def test_output_logprobs_are_those_that_were_drawn_from(pair: tuple[Server, Refe
         assert item["meta_info"]["output_token_ids_logprobs"][index][0][0] == pytest.approx(row[9], abs=CLOSE)
 
 
+def test_scores_are_the_references_chances_of_what_comes_next(pair: tuple[Server, Reference]) -> None:
+    server, reference = pair
+    items, labels = [LONG[:7], PROMPT[:7]], [9, 5, 9]
+    for first, prompts in ((False, [PROMPT + item for item in items]), (True, [item + PROMPT for item in items])):
+        chances = numpy.exp(log_softmax(reference.scores(prompts)[:, -1]))[:, labels]
+        body = {"query": PROMPT, "items": items, "label_token_ids": labels, "item_first": first}
+        answer = server.http.post("v1/score", json=body).json()
+        numpy.testing.assert_allclose(answer["scores"], chances, rtol=10 * CLOSE)
+        softmax = server.http.post("v1/score", json=body | {"apply_softmax": True}).json()
+        numpy.testing.assert_allclose(softmax["scores"], chances / chances.sum(axis=1, keepdims=True), rtol=10 * CLOSE)
+        assert answer["usage"] == {"prompt_tokens": 54, "completion_tokens": 0, "total_tokens": 54}
+
+
+def test_texts_are_scored_as_they_stand_together(pair: tuple[Server, Reference]) -> None:
+    server, _ = pair
+    body = {"query": "ab", "items": ["c", "d"], "label_token_ids": [9]}
+    several = server.http.post("v1/score", json=body).json()["scores"]
+    alone = [server.http.post("v1/score", json={**body, "items": item}).json()["scores"][0] for item in "cd"]
+    ids = [server.http.post("tokenize", json={"prompt": f"ab{item}"}).json()["tokens"] for item in "cd"]
+    assert several == server.http.post("v1/score", json={**body, "query": [], "items": ids}).json()["scores"]
+    numpy.testing.assert_allclose(several, alone, rtol=CLOSE)
+    assert server.http.post("v1/score", json={**body, "items": []}).json()["scores"] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words", "field"),
+    [
+        ({"items": [[1]]}, "must be texts", "items"),
+        ({"query": [1]}, "must be texts", "items"),
+        ({"query": [], "items": [[]]}, "items cannot be empty", "items"),
+        ({"query": [1], "items": [[-1]]}, "must be texts", "items"),
+        ({"items": ["a"] * 1025}, "1025 items; at most 1024", "items"),
+        ({"label_token_ids": []}, "0 ids, not 1 to 1024", "label_token_ids"),
+        ({"label_token_ids": [10**6]}, "label_token_ids", "label_token_ids"),
+        ({"label_token_ids": None}, "label_token_ids", "label_token_ids"),
+        ({"query": "a" * 5 * 2**20}, "query is longer", "query"),
+        ({"query": "a" * 2**20, "items": ["b"] * 16}, "16777232 characters", "items"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_in_its_words(
+    pair: tuple[Server, Reference], wrong: dict[str, Any], words: str, field: str
+) -> None:
+    body = {"query": "a", "items": ["b"], "label_token_ids": [1], **wrong}
+    refused = pair[0].http.post("v1/score", json=body)
+    assert (refused.status_code, refused.json()["param"]) == (400, field), refused.text
+    assert words in refused.json()["message"]
+
+
 def test_scoring_again_gives_what_generation_gave(pair: tuple[Server, Reference]) -> None:
     server, _ = pair
     body = {"input_ids": PROMPT, "return_logprob": True}

@@ -122,6 +122,16 @@ def test_a_chat_is_its_newest_run(server: Server) -> None:
     assert stored["messages"][1]["content"] == answer["text"]
 
 
+def test_what_a_part_says_beside_its_own_type_is_passed_over(server: Server) -> None:
+    chat = uuid.uuid4().hex
+    part = {"type": "text", "text": "hi", "image_url": {"detail": "low"}, "video_url": "x" * 1000}
+    body = {"chat": chat, "messages": [{"role": "user", "content": [part]}], "params": GREEDY, "stream": False}
+    answer = server.http.post("api/v1/runs", json=body)
+    assert answer.status_code == 200, answer.text
+    stored = server.http.get(f"api/v1/chats/{chat}").json()["messages"][0]
+    assert stored["content"] == answer.json()["messages"][0]["content"] == [{"type": "text", "text": "hi"}]
+
+
 def test_another_answer_and_an_edited_question_are_branches(server: Server) -> None:
     chat, hi = uuid.uuid4().hex, [{"role": "user", "content": "hi"}]
     edited = [{"role": "user", "content": "ho"}]

@@ -196,6 +196,7 @@ NO_OPTIONS = [
     (["--autoload=False"], "nbgen has no --autoload; did you mean --NbgenApp.autoload?"),
     (["--foo=bar"], "nbgen has no --foo: --help-all lists what it has"),
     (["--NbgenApp.max_runing=1"], "nbgen has no --NbgenApp.max_runing; did you mean --NbgenApp.max_running?"),
+    (["--api-key=a", "--IdentityProvider.token=b"], "nbgen has one --api-key, and it is given more than once"),
 ]
 START = """
 import sys
@@ -214,6 +215,23 @@ def test_what_is_no_option_ends_it_with_words(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     for said, (_, words) in zip(result.stdout.splitlines(), NO_OPTIONS, strict=True):
         assert said.startswith(words)
+
+
+def test_where_it_cannot_listen_is_said_in_a_line(tmp_path: Path) -> None:
+    wrong = [
+        "--host=[::1]",
+        "--host=fe80::1%nothing",
+        "--host=192.0.2.1",
+        "--certfile=/nonexistent",
+        f"--certfile={__file__}",
+        "--keyfile=/x",
+    ]
+    result = run("-c", START, *wrong, folder=tmp_path)
+    said = [line for line in result.stderr.splitlines() if line.startswith("[C ")]
+    assert (len(said), result.returncode, "Traceback" in result.stderr) == (len(wrong), 0, False), result.stderr
+    assert "--host=[::1] has no address: " in said[0]
+    assert "--host=fe80::1%nothing" in said[1]
+    assert all("nbgen cannot listen at --host=" in line for line in said[2:])
 
 
 def test_no_name_of_an_option_has_two_meanings() -> None:

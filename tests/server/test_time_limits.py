@@ -112,14 +112,36 @@ def test_streams_may_hold_only_what_is_new(strict: Server) -> None:
     assert (info["incremental_streaming_output"], info["stream_interval"]) == (True, 3)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_reader_who_never_reads_is_cut_off_and_slows_nobody(strict: Server, stream: bool) -> None:
-    wide = {"return_logprob": True, "top_logprobs_num": 260, "token_ids_logprob": [5] * 1024}  # 36 kB a token
-    body = {"text": "a", "stream": stream, **wide, "sampling_params": {**BUSY, "max_new_tokens": 3000}}
-    if not stream:
-        prompt = {"input_ids": [5] * 4000, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 1}}
-        body = {"return_logprob": True, "top_logprobs_num": 100, **prompt}
-    with slow_reader(strict, body):
+#: 36 kB a token, as a stream; megabytes of a prompt, in SGLang's dialect and in Triton's.
+LARGE: list[tuple[str, dict[str, Any]]] = [
+    (
+        "generate",
+        {
+            "text": "a",
+            "stream": True,
+            "return_logprob": True,
+            "top_logprobs_num": 260,
+            "token_ids_logprob": [5] * 1024,
+            "sampling_params": {**BUSY, "max_new_tokens": 3000},
+        },
+    ),
+    (
+        "generate",
+        {
+            "input_ids": [5] * 4000,
+            "return_logprob": True,
+            "top_logprobs_num": 100,
+            "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 1},
+        },
+    ),
+    ("v2/models/long-llama/generate", {"input_ids": [5] * 4000, "return_context_logits": True, "max_tokens": 1}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), LARGE)
+def test_a_reader_who_never_reads_is_cut_off_and_slows_nobody(strict: Server, path: str, body: dict[str, Any]) -> None:
+    with slow_reader(strict, body, path):
         wait_for(lambda: "took nothing for 1 seconds" in strict.log.read_text(), "the reader is cut off")
     strict.log.write_text("")
     strict.idle()

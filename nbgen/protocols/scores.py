@@ -1,0 +1,98 @@
+"""`/v1/score`: how likely each of some tokens is to come next, after a query together with each of several items.
+
+Follows SGLang 0.5.23 for models that make text. Knows no vocabulary and no tokenizer.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from typing import Any, NamedTuple
+
+import msgspec
+
+from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.messages import GenerateRequest, LogprobOptions
+from nbgen.protocols.json_body import are_ids, check_text_size, convert, parse_object
+from nbgen.protocols.openai import Call
+from nbgen.protocols.sample import Sample
+from nbgen.protocols.sglang import MAX_PROMPTS
+from nbgen.protocols.sglang_logprobs import MAX_TOKEN_IDS
+from nbgen.sampling_params import SamplingParams
+
+#: Characters or token ids of all prompts of a call, each of which has the query again.
+MAX_LENGTH = 2**24
+#: What the caller calls the engine's options.
+NAMES = {"input_ids": "items", "token_ids_logprob": "label_token_ids"}
+#: The model's own log-probabilities, and no token.
+PARAMS = SamplingParams(max_new_tokens=0, temperature=1.0)
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """A body of `/v1/score`. Query and items are texts, or lists of token ids."""
+
+    query: str | list[int]
+    items: str | list[str | list[int]]
+    label_token_ids: list[int]
+    apply_softmax: bool = False
+    item_first: bool = False
+    model: str = ""
+
+
+class Scoring(NamedTuple):
+    """What one call asks for: `softmax` has the scores of an item add up to 1."""
+
+    call: Call
+    softmax: bool
+
+
+def parse_score(raw: bytes) -> Scoring:
+    """The prompts to score. Raises InvalidRequest."""
+    body = convert(parse_object(raw), Body)
+    items = [body.items] if isinstance(body.items, str) else body.items
+    if len(items) > MAX_PROMPTS:
+        raise InvalidRequest(f"items holds {len(items)} items; at most {MAX_PROMPTS}", field="items")
+    if (length := len(items) * len(body.query) + sum(map(len, items))) > MAX_LENGTH:
+        words = f"query and items make prompts of {length} characters or token ids in all; at most {MAX_LENGTH}"
+        raise InvalidRequest(words, field="items")
+    if not 0 < (count := len(body.label_token_ids)) <= MAX_TOKEN_IDS:
+        raise InvalidRequest(f"label_token_ids holds {count} ids, not 1 to {MAX_TOKEN_IDS}", field="label_token_ids")
+    group, wanted = uuid.uuid4().hex, LogprobOptions(token_ids=body.label_token_ids)
+    requests = [
+        GenerateRequest(
+            rid=uuid.uuid4().hex,
+            params=PARAMS,
+            logprobs=wanted,
+            group=group,
+            **(_prompt(item, body.query) if body.item_first else _prompt(body.query, item)),
+        )
+        for item in items
+    ]
+    return Scoring(Call(requests, chat=False, model=body.model, names=NAMES), body.apply_softmax)
+
+
+def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
+    """The answer: of each item a score for each label, in the order of both. Raises Unavailable for one without."""
+    if not all(sample.logprobs for sample in samples):
+        raise Unavailable("the request was stopped")
+    rows = [[value for value, *_ in sample.logprobs[0].chosen or ()] for sample in samples]
+    tokens = sum(sample.prompt_tokens for sample in samples)
+    usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+    scores = [_scores(row, scoring.softmax) for row in rows]
+    return msgspec.json.encode({"object": "scoring", "scores": scores, "model": model, "usage": usage})
+
+
+def _prompt(first: str | list[int], second: str | list[int]) -> dict[str, Any]:
+    if isinstance(first, str) and isinstance(second, str):
+        text = first + second
+        check_text_size("query", len(text.encode()))
+        return {"text": text}
+    if isinstance(first, list) and isinstance(second, list) and are_ids(ids := first + second):
+        return {"input_ids": ids}
+    raise InvalidRequest("query and items must be texts, or all of them lists of token ids", field="items")
+
+
+def _scores(logprobs: list[Any], softmax: bool) -> list[float]:
+    most = max(logprobs) if softmax else 0.0
+    weights = [math.exp(value - most) for value in logprobs]
+    return [weight / sum(weights) for weight in weights] if softmax else weights
