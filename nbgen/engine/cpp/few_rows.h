@@ -38,6 +38,8 @@ constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 
 template <typename T>  // rarer ones, for whose sake no more is compiled, which takes seconds
 constexpr int FEW<Nibbles<T, Scaled>> = ROWS;
+template <typename T>
+constexpr int FEW<Multiples<T>> = ROWS;
 
 // Bytes of rows that stay in a core's first-level cache while weights go by.
 inline int64_t bytes_near() {

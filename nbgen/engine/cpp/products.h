@@ -28,6 +28,7 @@ auto by_kind(const Linear<T>& linear, const Work& work) {
     if (linear.steps) return work(Of<Nibbles<T, Steps>>());
     if (linear.exponents) return work(Of<Nibbles<T, Powers>>());
     if (linear.numbers) return work(Of<Nibbles<T, Scaled>>());
+    if (linear.factors) return work(Of<Multiples<T>>());
     if (linear.integers) return work(Of<Integers<T>>());
     return work(Of<Plain<T>>());
 }
