@@ -1,5 +1,6 @@
 """Checkpoints that are packed into words keep their bits, and their text and scores are those of the very numbers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 
 from nbgen.engine import device, loader, native_linear
 from nbgen.engine.int4_linear import Int4Linear
@@ -19,7 +20,7 @@ from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
-from tests.conftest import edit, save_model
+from tests.conftest import edit, save_model, save_tokenizer
 from tests.engine import multimodal, packers
 from tests.engine.packers import Rounding
 from tests.engine.test_checkpoint_formats import expected, written
@@ -205,6 +206,38 @@ def test_beside_a_tower_that_is_not_packed(tmp_path: Path) -> None:
     stock = AutoModelForMultimodalLM.from_pretrained(plain, dtype=torch.float32)
     with torch.inference_mode():
         torch.testing.assert_close(found(input_ids=IDS).logits, stock(input_ids=IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not OURS, reason="this processor has no products of our own")
+def test_experts_apart_of_a_family_that_has_them_together(tmp_path: Path) -> None:
+    (folder := tmp_path / "mixture").mkdir()
+    sizes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 16}
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
+    text = multimodal.TEXT | sizes | {"vocab_size": save_tokenizer(folder), "rope_parameters": rope}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("qwen3_vl_moe", text_config=text, vision_config=vision)
+    whole = AutoModelForMultimodalLM.from_config(config).float().eval()
+    save_file(dict(apart(whole.state_dict())), folder / "model.safetensors", {"format": "pt"})
+    whole.config.save_pretrained(folder)
+    packed, plain = packers.pack(folder, tmp_path, GPTQ, packers.gptq(Rounding()))
+    found = loaded(packed).model
+    assert sum(isinstance(module, NativeExperts) for module in found.modules()) == text["num_hidden_layers"]
+    stock = AutoModelForMultimodalLM.from_pretrained(plain, dtype=torch.float32)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(input_ids=IDS).logits, stock(input_ids=IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+def apart(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """With each expert's weights in tensors of their own."""
+    for name, tensor in state.items():
+        place, _, part = name.partition(".experts.")
+        for index, weight in enumerate(tensor if part else ()):
+            names = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+            for own, rows in zip(names, weight.chunk(len(names)), strict=True):
+                yield f"{place}.experts.{index}.{own}.weight", rows.clone()
+        if not part:
+            yield name, tensor
 
 
 def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) -> None:
