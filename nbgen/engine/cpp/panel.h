@@ -41,6 +41,18 @@ void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     }
 }
 
+// The kind whose weights lie as these do, for what only fetches them, and is compiled once for both.
+template <typename Kind>
+struct Lying {
+    using As = Kind;
+};
+template <typename T>
+struct Lying<Multiples<T>> : Lying<Integers<T>> {};
+template <typename T>
+struct Lying<Nibbles<T, Powers>> : Lying<Nibbles<T, Steps>> {};
+template <typename T>
+struct Lying<Nibbles<T, Scaled>> : Lying<Nibbles<T, Steps>> {};
+
 template <int R>
 [[gnu::always_inline]] inline void copy(const Floats (&from)[R][FEWEST], Floats (&to)[R][FEWEST]) {
 #pragma GCC unroll 8
@@ -51,24 +63,23 @@ template <int R>
 
 // The inputs `begin` to `end` of `R` rows by the outputs from `n` on, which `laid` begins with. Between the first and the
 // last of them the sums are `held`.
-template <int BITS, int R, bool FIRST, bool LAST, typename T>
+template <typename Kind, int R, bool FIRST, bool LAST, typename T>
 inline void piece(const Linear<T>& linear, const T* laid, const T* input, T* output, int64_t n, int64_t begin, int64_t end,
                   Ahead ahead, Floats (&held)[R][FEWEST]) {
     Floats sums[R][FEWEST] = {};
     if constexpr (!FIRST) copy(held, sums);
-    add_products<BITS>(sums, input, linear.inputs, Layout<T>{laid, FEWEST, STEP<T>}, begin, end, ahead);
+    add_products<Kind>(sums, input, linear.inputs, Layout<T>{laid, FEWEST, STEP<T>}, begin, end, ahead);
     if constexpr (LAST)
         finish(linear, sums, output, n);
     else
         copy(sums, held);
 }
 
-// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the `next` panel, which has
-// so many `BITS` a weight. Where not all rows stay in the second-level cache, each of the first tiles fetches a row of what
-// comes next.
-template <int BITS, int R, typename T>
-void panel_strip(const Linear<T>& linear, const char* next, const T* laid, int64_t rows, int64_t m, const T* input, T* output,
-                 int64_t begin, int64_t end) {
+// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel. Where not all
+// rows stay in the second-level cache, each of the first tiles fetches a row of what comes next.
+template <typename Kind, int R, typename T>
+void panel_strip(const Linear<T>& linear, const T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin,
+                 int64_t end) {
     alignas(VECTOR) Floats held[PANEL / FEWEST][R][FEWEST];
     const int64_t inputs = linear.inputs, chunk = inputs > 2 * CHUNK<T> ? CHUNK<T> : inputs;
     const int64_t from = m * inputs / rows, to = (m + R) * inputs / rows;
@@ -79,25 +90,25 @@ void panel_strip(const Linear<T>& linear, const char* next, const T* laid, int64
     for (int64_t k = 0; k < inputs; k += chunk)
         for (int64_t n = begin; n < end; n += FEWEST) {
             const T* own = laid + (n - begin) * inputs;
-            const T* row = k + chunk < inputs ? input + chunk : strip - k;
+            const T* next = k + chunk < inputs ? input + chunk : strip - k;
             const int64_t tile = (n - begin) / FEWEST;
-            const Ahead ahead{next + (n - begin) * inputs * BITS / 8, from, to, tile < fetching ? row + tile * inputs : nullptr};
+            const Ahead ahead{Kind(linear, n + PANEL).bytes(0), from, to, tile < fetching ? next + tile * inputs : nullptr};
             auto& sums = held[tile];
             if (chunk == inputs)
-                piece<BITS, R, true, true>(linear, own, input, output, n, 0, inputs, ahead, sums);
+                piece<Kind, R, true, true>(linear, own, input, output, n, 0, inputs, ahead, sums);
             else if (k == 0)
-                piece<BITS, R, true, false>(linear, own, input, output, n, 0, chunk, ahead, sums);
+                piece<Kind, R, true, false>(linear, own, input, output, n, 0, chunk, ahead, sums);
             else if (k + chunk < inputs)
-                piece<BITS, R, false, false>(linear, own, input, output, n, k, k + chunk, ahead, sums);
+                piece<Kind, R, false, false>(linear, own, input, output, n, k, k + chunk, ahead, sums);
             else
-                piece<BITS, R, false, true>(linear, own, input, output, n, k, inputs, ahead, sums);
+                piece<Kind, R, false, true>(linear, own, input, output, n, k, inputs, ahead, sums);
         }
 }
 
 // Strips of one row, two rows, and so on.
-template <int BITS, typename T, std::size_t... R>
+template <typename Kind, typename T, std::size_t... R>
 constexpr auto panel_strips_of(std::index_sequence<R...>) {
-    return std::array{&panel_strip<BITS, R + 1, T>...};
+    return std::array{&panel_strip<Kind, R + 1, T>...};
 }
 
 // The last rows that are better done in strips of four: two of these rather than one of six and one of two.
@@ -118,17 +129,16 @@ bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
 template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto all = std::make_index_sequence<ROWS>();
-    static constexpr auto laid_strips = panel_strips_of<Kind::BITS, T>(all);
+    static constexpr auto laid_strips = panel_strips_of<typename Lying<Kind>::As, T>(all);
     static constexpr auto strips = strips_of<false, T>(all), laying_strips = strips_of<true, T>(all);
     const bool lays = !IS_PLAIN<Kind> || pays_to_lay_out(linear, rows);
     T* laid = lays ? room_of<T>(PANEL * linear.inputs / STEP<T>) : nullptr;
     if constexpr (!IS_PLAIN<Kind>) lay_out<Kind>(linear, begin, end, laid);
-    const char* next = Kind(linear, begin + PANEL).bytes(0);
     const int64_t others = rows - in_fours(rows);
     for (int64_t m = 0, some; m < rows; m += some) {
         some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
         if (lays && (m || !IS_PLAIN<Kind>))
-            laid_strips[some - 1](linear, next, laid, rows, m, input, output, begin, end);
+            laid_strips[some - 1](linear, laid, rows, m, input, output, begin, end);
         else
             (lays ? laying_strips : strips)[some - 1](linear, laid, rows, m, input, output, begin, end);
     }

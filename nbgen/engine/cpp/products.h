@@ -150,7 +150,9 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const
         });
     by_kind(linear, [&](auto kind) {
         using Kind = typename decltype(kind)::Weights;
-        static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
+        if constexpr (FEW<Kind> > AT_ONCE)
+            if (inputs.rows > AT_ONCE) return read_strips<Kind>(linear, inputs.rows, inputs.numbers, output, cut);
+        static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<std::min(FEW<Kind>, AT_ONCE)>());
         few[inputs.rows - 1](linear, inputs.numbers, output, cut);
     });
 }

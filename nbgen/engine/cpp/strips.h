@@ -29,15 +29,15 @@ struct Layout {
     int64_t along, across;
 };
 
-// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches has so many `BITS`. Where it
-// `LAYS`, weights are `laid` out on the way, vector after vector.
-template <int BITS, bool LAYS = false, int R, int N, typename T>
+// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s. Where it `LAYS`,
+// weights are `laid` out on the way, vector after vector.
+template <typename Kind, bool LAYS = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
                                                 int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr) {
     for (int64_t k = begin; k < end; k += STEP<T>) {
         if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
-            for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * BITS / 8);
+            for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
         if (ahead.row) fetch_line(static_cast<const T*>(ahead.row) + k);
         Numbers<T> own[N];
 #pragma GCC unroll 8
@@ -57,7 +57,7 @@ template <int R, int N, bool LAYS, typename T>
 inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t from, int64_t to, T* laid) {
     const Plain<T> own(linear, n), next(linear, n + PANEL);
     Floats sums[R][N] = {};
-    add_products<Plain<T>::BITS, LAYS>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs,
+    add_products<Plain<T>, LAYS>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs,
                                  Ahead{next.bytes(0), from, to}, laid);
     finish(linear, sums, output, n);
 }
