@@ -39,7 +39,8 @@ class ModelInfo(Struct, frozen=True):
     compiled: bool = False
     #: Whose code its layers are: "C++" and "Triton" are nbgen's own, the rest is "transformers".
     layers_in: str = "transformers"
-    #: "int8" or "int4" where the server rounds the weights so.
+    #: "int8" or "int4" where the server rounds the weights so; of a checkpoint that was quantized before, its format
+    #: and what is kept of it, as "gptq (4 bits)" or "fp8 (written out)".
     quantization: str | None = None
     #: Tokens that the KV cache holds.
     kv_tokens: int = 0

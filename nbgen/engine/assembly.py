@@ -267,7 +267,7 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, sche
         context_length=loaded.context_length,
         device=str(runner.device),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
-        quantization=config.quantization,
+        quantization=config.quantization or loaded.quantization,
         tier=runner.tier,
         compiled=isinstance(runner, ModelRunner) and runner.stock.compiled is not None,
         layers_in=runner.layers_in,

@@ -98,6 +98,7 @@ def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device
         context_length=loaded.context_length,
         device=str(device),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
+        quantization=loaded.quantization,
         tier="embedding",
         has_chat_template=False,
         caches_prefixes=False,

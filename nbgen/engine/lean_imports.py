@@ -14,7 +14,7 @@ import threading
 from importlib import import_module
 from typing import Any
 
-from nbgen.engine import checkpoint, quantized_checkpoint
+from nbgen.engine import checkpoint, packed_layers, quantized_checkpoint
 from nbgen.engine.later_module import put_off
 from nbgen.engine.light_imports import import_anew
 from nbgen.engine.model_list import model_list_kept
@@ -51,16 +51,20 @@ def import_engine(config: EngineConfig) -> None:
 
 def is_plain(config: EngineConfig) -> bool:
     """Whether neither compiler nor torchao are needed, as far as that can be told before a download."""
-    if config.compile or _rounds_on_a_gpu(config) or (folder := checkpoint.present(config.model)) is None:
+    if config.compile or (folder := checkpoint.present(config.model)) is None:
         return False
     try:
-        return quantized_checkpoint.description(folder, config.model) is None
-    except ModelError:  # said by whoever loads the model
+        described = quantized_checkpoint.description(folder, config.model)
+        if described is None:
+            return config.quantization is None or not _may_use_a_gpu(config)
+        held = checkpoint.tensors(folder)
+        return packed_layers.read(described, held, config.model) is not None and not _may_use_a_gpu(config)
+    except (ModelError, OSError):  # said by whoever loads the model
         return False
 
 
-def _rounds_on_a_gpu(config: EngineConfig) -> bool:
-    if config.quantization is None or config.device == "cpu":
+def _may_use_a_gpu(config: EngineConfig) -> bool:
+    if config.device == "cpu":
         return False
     import torch
 

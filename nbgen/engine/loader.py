@@ -32,6 +32,7 @@ from nbgen.engine import (
     model_size,
     packed_files,
     processor_folder,
+    quantization,
     quantized_checkpoint,
     torchao_weights,
     video,
@@ -95,6 +96,8 @@ class LoadedModel:
     parameters: int
     weight_bytes: int
     processor: Processor | None = None
+    #: Of a checkpoint that was quantized before, the format, and what is kept of it.
+    quantization: str | None = None
 
 
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -115,7 +118,8 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         model, parameters = _model(folder, held, packing, config, architecture, auto, report)
     processor = _processor(folder, model, tokenizer.ends)
     defaults = sampling_defaults(generation, config)
-    return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
+    kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
+    return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor, kept)
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -134,7 +138,8 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
-    return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
+    kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
+    return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size, quantization=kept)
 
 
 def _packing(folder: Path, held: dict[str, Entry], config: EngineConfig) -> Packing | None:

@@ -11,12 +11,15 @@ class NativeInt8Linear(NativeProduct):
     """What `Int8Linear` is, for numbers of which this machine `suits` the product."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
-        """`weight` is `[out, in]`; with `numbers`, as of `int8_linear.rounded`, its own are not read."""
+        """`weight` is `[out, in]`; with `numbers`, as of `int8_linear.rounded`, its own are not read.
+
+        In place of a scale for each row they may have one for each `BLOCK` of it (`native_scaled_linear`).
+        """
         super().__init__(weight, bias)
         self._values, self._scale = (tensor.contiguous() for tensor in numbers or rounded(weight))
 
     def _numbers(self) -> dict[str, torch.Tensor]:
-        return {"integers": self._values, "scales": self._scale}
+        return {"integers": self._values, "scales" if self._scale.dim() == 1 else "factors": self._scale}
 
 
 def int8_layer(

@@ -29,7 +29,7 @@ class LinearFields(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("weight", "bias", "down", "up")),
         *((name, c_void_p) for name in ("bfloat16", "float16", "integers", "scales", "steps")),
-        *((name, c_void_p) for name in ("numbers", "exponents", "largest")),
+        *((name, c_void_p) for name in ("numbers", "exponents", "factors")),
         *((name, c_int64) for name in ("inputs", "outputs")),
     ]
 

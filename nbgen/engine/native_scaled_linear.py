@@ -10,7 +10,7 @@ from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import packed
 from nbgen.engine.native_linear import ALL, LinearFields, NativeProduct, suits
 
-#: Inputs that have the largest of them in common.
+#: Inputs whose weights have a factor in common.
 BLOCK = 2 * GROUP
 
 
@@ -41,7 +41,7 @@ class NativeScaledLinear(NativeProduct):
         return found
 
     def _numbers(self) -> dict[str, torch.Tensor]:
-        return {"integers": self._words, "exponents" if self._of_four_bits is None else "largest": self._scales}
+        return {"integers": self._words, "exponents" if self._of_four_bits is None else "factors": self._scales}
 
 
 def packed_blocks(blocks: torch.Tensor) -> torch.Tensor:

@@ -8,12 +8,17 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import nn
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.models.auto.auto_factory import _get_model_class
 
 from nbgen.engine import bitsandbytes_weights, memory, packed_weight
@@ -23,6 +28,9 @@ from nbgen.engine.expert_weights import Packed
 from nbgen.engine.linear import is_plain, shown_weights
 from nbgen.engine.packed_layers import Packing
 from nbgen.model_files import weight_files
+
+#: A family whose own files have all experts in one tensor, and packed ones each apart as this other family's do.
+TOGETHER, APART = "qwen3_vl_moe", "qwen2_moe"
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +46,7 @@ def load(
         vars(config).pop("quantization_config", None)
     if not isinstance(dtype, torch.dtype):  # the checkpoint's own, whatever that is
         dtype = architecture.dtype or architecture.get_text_config().dtype or torch.float16
+    _take_experts_apart()
     made: Any = _get_model_class(architecture, auto._model_mapping)
     if hasattr(sys.modules[made.__module__], "Conv1D"):  # whose weights are [in, out], as no format has them
         return _made(folder, packing, made, lambda packed: packed.whole().T, architecture, dtype)
@@ -64,6 +73,15 @@ def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Re
             setattr(parent, name, layer)
         report("laying out weights", done + 1, len(places))
     memory.drop_pages(*(packed.words for *_, packed in places))
+
+
+@cache
+def _take_experts_apart() -> None:
+    """Have transformers read packed experts of the family whose own files have them together."""
+    own: Any = get_checkpoint_conversion_mapping(TOGETHER)
+    others: Any = get_checkpoint_conversion_mapping(APART)
+    if own and others:
+        register_checkpoint_conversion_mapping(TOGETHER, own + others, overwrite=True)
 
 
 def _made(

@@ -84,8 +84,13 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     return Packing(form, less, bits, group if isinstance(group, int) else 0)
 
 
+def method_of(described: dict[str, Any]) -> str:
+    """The format's name."""
+    return str(described.get("quant_method") or "bitsandbytes")  # as older files of its do not say
+
+
 def _form(described: dict[str, Any]) -> tuple[str | None, int]:
-    method = described.get("quant_method") or "bitsandbytes"  # as older files of its do not say
+    method = method_of(described)
     if method == "gptq":
         return GPTQ_FORMATS.get(_first(described, "checkpoint_format", "format") or "gptq", (None, 0))
     if method == "awq":

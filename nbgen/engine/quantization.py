@@ -14,11 +14,13 @@ from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_experts, native_linear, shared_linear
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import FEW, IDS, is_plain, run, shown_weights
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
-from nbgen.engine.native_int4_linear import fits, int4_layer
-from nbgen.engine.native_int8_linear import int8_layer
+from nbgen.engine.native_int4_linear import NativeInt4Linear, fits, int4_layer
+from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
 from nbgen.engine.native_linear import NativeLinear
 from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.errors import ModelError
@@ -32,6 +34,8 @@ Linear = nn.Linear | Conv1D | NativeHalfLinear
 log = logging.getLogger(__name__)
 
 KINDS = ("int8", "int4")
+#: By the bits of their weights, the layers of our own for these.
+OURS = {"4": (Int4Linear, NativeInt4Linear, NativeScaledLinear), "8": (Int8Linear, NativeInt8Linear)}
 #: Weights of a group that torchao gives one scale, for its GPU kernel of 4 bits.
 GPU_GROUP = 64
 
@@ -92,6 +96,19 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
     kept = [product for each in mixtures for product in each.products if _kept(product)]
     return sum(layer.nbytes for layer in [*layers, *kept])
+
+
+def kept_bits(model: "PreTrainedModel") -> str | None:
+    """How many the weights have that are in layers of our own for fewer: "4 bits", "4 and 8 bits"; "" where none are.
+
+    None on a GPU, which has no such layers.
+    """
+    if model.device.type == "cuda":
+        return None
+    mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
+    layers = [*model.modules(), *(product for each in mixtures for product in each.products)]
+    found = [bits for bits, kinds in OURS.items() if any(isinstance(layer, kinds) for layer in layers)]
+    return f"{' and '.join(found)} bits" if found else ""
 
 
 def suits(module: nn.Module) -> TypeGuard[Linear]:

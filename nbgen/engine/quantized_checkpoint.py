@@ -50,7 +50,7 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
     if (described := description(folder, name)) is None:
         _refuse_integers(held, name)
         return None
-    method = str(described.get("quant_method") or "bitsandbytes")  # the one that older files do not name
+    method = packed_layers.method_of(described)
     if method not in READERS.keys() | WRITTEN_OUT:
         known = ", ".join(sorted(READERS.keys() | WRITTEN_OUT))
         raise ModelError(f"{name} is quantized as {method!r:.80}, which is not read here; these are: {known}")
@@ -66,6 +66,18 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
     if method in ("fp8", "mxfp8"):
         _check_blocks(held, name, described.get("weight_block_size"))
     return None
+
+
+def kept_as(folder: Path, name: str, packing: Packing | None, bits: str | None) -> str | None:
+    """The format of a checkpoint that was quantized before, and what is kept of it: these `bits`, or else none.
+
+    Nothing is said of that where they are None, or where a package of the format's own may keep more.
+    """
+    if (described := description(folder, name)) is None:
+        return None
+    method = packed_layers.method_of(described)
+    known = bits is not None and (packing is not None or method in WRITTEN_OUT | {"compressed-tensors", "torchao"})
+    return f"{method} ({bits or 'written out'})" if known else method
 
 
 def _refuse_integers(held: dict[str, Entry], name: str) -> None:

@@ -10,7 +10,9 @@ from torch import nn
 
 from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import fits, int4_layer
-from nbgen.engine.native_int8_linear import int8_layer
+from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
+from nbgen.engine.native_linear import suits
+from nbgen.engine.native_scaled_linear import BLOCK
 
 
 class RoundedWeight(NamedTuple):
@@ -29,13 +31,19 @@ class RoundedWeight(NamedTuple):
         if self.group_of is not None:
             return None
         shape = torch.empty(self.values.shape, dtype=dtype, device="meta")
-        repeats, rest = divmod(self.values.shape[1] // self.step.shape[1], GROUP)
+        size = self.values.shape[1] // self.step.shape[1]
+        repeats, rest = divmod(size, GROUP)
         if not rest and self.values.min() >= -8 and self.values.max() <= 7 and fits(shape):
             scales = torch.stack((self.step, self.middle), 2).repeat_interleave(repeats, 1).transpose(0, 1)
             return int4_layer(shape, bias, ((self.values + 8).view(torch.uint8), scales.to(dtype).contiguous()))
-        if self.step.shape[1] == 1 and not self.middle.any():
+        if self.middle.any():
+            return None
+        if self.step.shape[1] == 1:
             return int8_layer(shape, bias, (self.values, self.step[:, 0].contiguous()))
-        return None
+        repeats, rest = divmod(size, BLOCK)
+        if rest or not suits(shape):
+            return None
+        return NativeInt8Linear(shape, bias, (self.values, self.step.repeat_interleave(repeats, 1)))
 
     def whole(self) -> torch.Tensor:
         """The weight in float32, of experts all of theirs."""

@@ -119,7 +119,7 @@ def _sizes(config: EngineConfig, model: ModelInfo | None, status: EngineStatus |
     return {
         "device": device,
         "dtype": model.dtype if model else config.dtype,
-        "quantization": config.quantization,
+        "quantization": model.quantization if model else config.quantization,
         "threads": model.threads if model else config.threads,
         "tier": model.tier if model else None,
         "layers_in": model.layers_in if model else None,

@@ -129,6 +129,7 @@ def check_kept(quantized: Path) -> None:
     if native.function("mix", torch.float32) is None:
         return
     whole, rounded = build(quantized), build(quantized, quantization="int8")
+    assert (whole.model.quantization, rounded.model.quantization) == ("mxfp4 (4 bits)", "int8")
     for assembly in (whole, rounded):
         assert assembly.model.layers_in == "C++"
         model = assembly.engine._runner.model

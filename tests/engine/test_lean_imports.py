@@ -15,6 +15,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
+from tests.engine import packers
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import generate, ids
 
@@ -66,10 +67,13 @@ def test_it_writes_the_same_without_what_it_leaves_out_and_can_compile_later(
 
 
 def test_layers_that_mark_or_measure_for_the_compiler_bring_none(tmp_path: Path) -> None:
+    """Nor do weights that are packed."""
     families = ["mamba2", "qwen3_next", "mixtral"]
     folders = [save_model(tmp_path / family, family, **FAMILIES[family].changes) for family in families]
+    described = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    packed, _ = packers.pack(save_model(tmp_path / "llama"), tmp_path, described, packers.gptq(packers.Rounding()))
     each = f"from tests.engine.conftest import build\nfor folder in sys.argv[1:]: build(folder); {ASK}"
-    assert fresh(LEANLY + each, *folders) == ["[]"] * 3
+    assert fresh(LEANLY + each, packed, *folders) == ["[]"] * 4
 
 
 @pytest.mark.parametrize("first", ["import torch._dynamo.utils", "from torch._dynamo import config, is_compiling"])
@@ -95,7 +99,9 @@ def folder(place: Path, **described: object) -> str:
     return str(place)
 
 
-def test_what_may_need_more_is_imported_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_need_more_is_imported_whole(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = folder(tmp_path / "plain")
     rounded = folder(tmp_path / "rounded", quantization_config={"quant_method": "torchao"})
     damaged = folder(tmp_path / "damaged")
@@ -104,7 +110,10 @@ def test_what_may_need_more_is_imported_whole(tmp_path: Path, monkeypatch: pytes
     assert is_plain(EngineConfig(model="bundled"))
     assert not is_plain(EngineConfig(model=plain, compile=True))
     assert is_plain(EngineConfig(model=plain, quantization="int8", device="cpu"))
+    packed, _ = packers.pack(tiny_model, tmp_path / "made", {"quant_method": "gptq"}, packers.gptq(packers.Rounding()))
+    assert is_plain(EngineConfig(model=str(packed), device="cpu"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not is_plain(EngineConfig(model=str(packed))), "there the format's own package reads it"
     assert is_plain(EngineConfig(model=plain))
     assert not is_plain(EngineConfig(model=plain, quantization="int8"))
     for name in (rounded, damaged, "nobody/nothing", "/nonexistent"):

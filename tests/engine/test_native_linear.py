@@ -68,6 +68,17 @@ def nearest_codes(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.T
     return values.to(torch.uint8).flatten(1), codes, largest
 
 
+def blocks(stock: nn.Linear) -> NativeProduct:
+    return NativeInt8Linear(stock.weight, stock.bias, nearest_multiples(stock))
+
+
+def nearest_multiples(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """Integers of 8 bits, and what each block's are times."""
+    blocks = stock.weight.float().unflatten(1, (-1, BLOCK))
+    factors = blocks.abs().amax(2) / 127
+    return (blocks / factors[..., None]).round().to(torch.int8).flatten(1), factors
+
+
 def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
     """The numbers that a layer of this kind multiplies by."""
     if kind in (plain, across):
@@ -79,6 +90,10 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
         values, codes, largest = nearest_codes(stock)
         numbers = codes[values.long()].unflatten(1, (-1, BLOCK)) * largest[..., None]
         return numbers.flatten(1).to(stock.weight.dtype).double()
+    if kind is blocks:
+        values, factors = nearest_multiples(stock)
+        numbers = values.float().unflatten(1, (-1, BLOCK)) * factors[..., None]
+        return numbers.flatten(1).to(stock.weight.dtype).double()
     values, scales = int4_linear.rounded(stock.weight)
     step, middle = scales.float().transpose(0, 1)[..., None].unbind(2)
     groups = values.float().unflatten(1, (-1, int4_linear.GROUP))
@@ -87,7 +102,7 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
 
 #: What a layer is kept as, and its outputs and inputs: whole blocks where these have numbers in common.
 KINDS = [(kind, sizes) for kind in (plain, across, eight, four) for sizes in SIZES]
-KINDS += [(coded, (outputs, inputs + inputs % BLOCK)) for outputs, inputs in SIZES]
+KINDS += [(kind, (outputs, inputs + inputs % BLOCK)) for kind in (coded, blocks) for outputs, inputs in SIZES]
 
 
 def named(value: object) -> str:
@@ -133,6 +148,20 @@ def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
     assert ours(rows[:0]).shape == (0, sizes[0])
     torch.set_num_threads(3)
     assert torch.equal(ours(rows), together)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", [coded, blocks], ids=named)
+@torch.inference_mode()
+def test_what_has_a_factor_is_to_the_bit_what_it_is_written_out(
+    kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype
+) -> None:
+    stock = made((100, 1024), dtype, bias=True)
+    ours, written = kind(stock), NativeLinear(weight_of(kind, stock).to(dtype), stock.bias)
+    if dtype == torch.bfloat16 and native.tiles():
+        pytest.skip("tiles add in another order")
+    for rows in (torch.randn(count, 1024).to(dtype) for count in (1, 4, 8, 17, 60)):
+        assert torch.equal(ours(rows), written(rows))
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "16 bits in float32"], ids=str)

@@ -1,5 +1,6 @@
 """Checkpoints that are packed into words keep their bits, and their text and scores are those of the very numbers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 
 from nbgen.engine import device, loader, native_linear
 from nbgen.engine.int4_linear import Int4Linear
@@ -19,14 +20,15 @@ from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
-from tests.conftest import edit, save_model
+from tests.conftest import edit, save_model, save_tokenizer
 from tests.engine import multimodal, packers
 from tests.engine.packers import Rounding
 from tests.engine.test_checkpoint_formats import expected, written
 
 FOUR, EIGHT = Int4Linear | NativeInt4Linear, Int8Linear | NativeInt8Linear
 #: Where there is no C++ these weights are written out.
-CODED = NativeScaledLinear if native_linear.readable(nn.Linear(64, 64)) else None
+OURS = native_linear.readable(nn.Linear(64, 64))
+CODED, BLOCKS = (NativeScaledLinear, NativeInt8Linear) if OURS else (None, None)
 IDS = torch.arange(30)[None] + 4
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
@@ -40,6 +42,7 @@ FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
     "gptq small": (GPTQ | {"group_size": 16}, packers.gptq(Rounding(group=16)), None),
     "gptq symmetric": (GPTQ | {"sym": True}, packers.gptq(Rounding(symmetric=True)), FOUR),
     "gptq 8": (GPTQ | {"bits": 8}, packers.gptq(Rounding(bits=8)), None),
+    "gptq 8 blocks": (GPTQ | {"bits": 8, "group_size": 64}, packers.gptq(Rounding(8, 64, symmetric=True)), BLOCKS),
     "gptq 8 rows": (GPTQ | {"bits": 8, "group_size": -1}, packers.gptq(Rounding(8, -1, symmetric=True)), EIGHT),
     "awq": (AWQ, packers.awq(Rounding()), FOUR),
     "awq 64": (AWQ | {"group_size": 64}, packers.awq(Rounding(group=64)), FOUR),
@@ -72,6 +75,8 @@ def test_text_and_scores_are_those_of_the_numbers(name: str, tiny_model: Path, t
     for part in (found.model.model.layers[0].mlp.up_proj, found.model.model.layers[1].self_attn.o_proj):
         assert isinstance(part, layer or nn.Linear)
     assert found.parameters == AutoModelForCausalLM.from_pretrained(plain).num_parameters()
+    kept = "written out" if layer is None else "8 bits" if layer in (EIGHT, BLOCKS) else "4 bits"
+    assert found.quantization == f"{described['quant_method']} ({kept})"
     check_scores(found.model, plain)
     assert written(packed) == expected(plain)
 
@@ -101,21 +106,25 @@ def test_of_16_bits(tiny_model: Path, tmp_path: Path, name: str, computes: bool)
     check_scores(found, plain, atol=5e-2 if computes else 2e-3)
 
 
-@pytest.mark.skipif(CODED is None, reason="this processor has no products of our own")
+@pytest.mark.skipif(not OURS, reason="this processor has no products of our own")
 @pytest.mark.parametrize(
-    ("packer", "described"),
-    [(packers.gptq(Rounding()), GPTQ), (packers.awq(Rounding()), AWQ), (packers.bitsandbytes(), BITS)],
+    ("name", "product"),
+    [
+        ("gptq", NativeInt4Linear),
+        ("gptq 8 blocks", NativeInt8Linear),
+        ("awq", NativeInt4Linear),
+        ("nf4", NativeScaledLinear),
+    ],
 )
-def test_experts(tmp_path: Path, packer: Any, described: dict[str, Any]) -> None:
+def test_experts(tmp_path: Path, name: str, product: type[nn.Module]) -> None:
+    described, packer, _ = FORMATS[name]
     changes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hidden_size": 64}
     folder = save_model(tmp_path / "mixture", "qwen3_moe", **changes)
     packed, plain = packers.pack(folder, tmp_path, described, packer)
     found = loaded(packed).model
     made = [module for name, module in found.named_modules() if name.endswith(".experts")]
     assert {type(each) for each in made} == {NativeExperts}
-    assert {type(product) for each in made for product in each.products} == {
-        NativeScaledLinear if described is BITS else NativeInt4Linear
-    }
+    assert {type(each) for experts in made for each in experts.products} == {product}
     check_scores(found, plain)
     assert written(packed) == expected(plain)
 
@@ -197,6 +206,38 @@ def test_beside_a_tower_that_is_not_packed(tmp_path: Path) -> None:
     stock = AutoModelForMultimodalLM.from_pretrained(plain, dtype=torch.float32)
     with torch.inference_mode():
         torch.testing.assert_close(found(input_ids=IDS).logits, stock(input_ids=IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not OURS, reason="this processor has no products of our own")
+def test_experts_apart_of_a_family_that_has_them_together(tmp_path: Path) -> None:
+    (folder := tmp_path / "mixture").mkdir()
+    sizes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 16}
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
+    text = multimodal.TEXT | sizes | {"vocab_size": save_tokenizer(folder), "rope_parameters": rope}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("qwen3_vl_moe", text_config=text, vision_config=vision)
+    whole = AutoModelForMultimodalLM.from_config(config).float().eval()
+    save_file(dict(apart(whole.state_dict())), folder / "model.safetensors", {"format": "pt"})
+    whole.config.save_pretrained(folder)
+    packed, plain = packers.pack(folder, tmp_path, GPTQ, packers.gptq(Rounding()))
+    found = loaded(packed).model
+    assert sum(isinstance(module, NativeExperts) for module in found.modules()) == text["num_hidden_layers"]
+    stock = AutoModelForMultimodalLM.from_pretrained(plain, dtype=torch.float32)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(input_ids=IDS).logits, stock(input_ids=IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+def apart(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """With each expert's weights in tensors of their own."""
+    for name, tensor in state.items():
+        place, _, part = name.partition(".experts.")
+        for index, weight in enumerate(tensor if part else ()):
+            names = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+            for own, rows in zip(names, weight.chunk(len(names)), strict=True):
+                yield f"{place}.experts.{index}.{own}.weight", rows.clone()
+        if not part:
+            yield name, tensor
 
 
 def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) -> None:

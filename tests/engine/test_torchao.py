@@ -117,7 +117,9 @@ def test_text_and_scores_are_those_of_transformers_with_torchao(name: str, tiny_
     assert not any(map(is_torchao, model.parameters()))
     found = model.model.layers[0].mlp.up_proj
     assert isinstance(found, layer) if layer else not isinstance(found, EIGHT_BITS | FOUR_BITS)
-    assert sum(p.numel() for p in reference(folder).parameters()) == build(folder).model.parameters
+    info, kept = build(folder).model, {EIGHT_BITS: "8 bits", FOUR_BITS: "4 bits", None: "written out"}[layer]
+    assert sum(p.numel() for p in reference(folder).parameters()) == info.parameters
+    assert info.quantization == f"torchao ({kept})"
 
 
 def test_embeddings_may_be_quantized(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ MODEL = ModelInfo(
     context_length=512,
     device="cpu",
     dtype="float32",
+    quantization="gptq (4 bits)",
     tier="A",
     has_chat_template=False,
     kv_tokens=4096,
@@ -53,6 +54,7 @@ def test_server_info_has_its_types_before_and_after_a_load() -> None:
     assert info(None)["max_total_num_tokens"] == 0
     loaded = info(MODEL, EngineStatus(running=1, blocks_total=10, blocks_free=7, throughput=5.0))
     assert (loaded["max_total_num_tokens"], loaded["context_length"], loaded["threads"]) == (160, 512, 2)
+    assert loaded["quantization"] == "gptq (4 bits)"
     assert info(MODEL)["max_total_num_tokens"] == 4096, "as the engine said before its first status"
     assert info(MODEL, EngineStatus())["max_total_num_tokens"] == 0, "released"
     assert loaded["preferred_sampling_params"] == {"temperature": 0.5}

@@ -11,6 +11,8 @@
 
 constexpr int64_t LINE = 64;  // bytes of memory that come together
 
+constexpr int AT_ONCE = ROWS + 2;  // rows that there is a loop of their own for
+
 // Rows whose sums by four outputs do not fit into registers, where those by two do: these outputs are side by side.
 constexpr bool by_twos(int64_t rows) { return rows == ROWS + 1 || rows == ROWS + 2; }
 
@@ -32,9 +34,11 @@ constexpr int NEAR = 2;
 
 // Rows that are few for weights of this kind: those of 16 and 8 bits are widened quickly.
 template <typename Kind>
-constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : ROWS + 2;
+constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : AT_ONCE;
 template <>  // which a panel holds in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
+template <>
+constexpr int FEW<Multiples<Bfloat16>> = 2 * ROWS;
 
 template <typename T>  // rarer ones, for whose sake no more is compiled, which takes seconds
 constexpr int FEW<Nibbles<T, Scaled>> = ROWS;
@@ -114,24 +118,18 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
 // once for each strip of rows.
 template <typename Kind, int R, bool FETCHES, typename T>
 inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t apart) {
-    if constexpr (R > ROWS) {
-        constexpr int STRIPS = (R + ROWS - 1) / ROWS, FIRST = (R + STRIPS - 1) / STRIPS;
-        read_once<Kind, FIRST, FETCHES>(linear, input, output, n, apart);
-        read_once<Kind, R - FIRST, false>(linear, input + FIRST * linear.inputs, output + FIRST * linear.outputs, n, apart);
-    } else {
-        Floats sums[PIECES][R][FEWEST];
+    Floats sums[PIECES][R][FEWEST];
 #pragma GCC unroll 8
-        for (int j = 0; j < FEWEST; j++) {
-            Floats own[R][PIECES] = {};
-            add_all<Kind, FETCHES>(own, linear, n + j, apart, input);
+    for (int j = 0; j < FEWEST; j++) {
+        Floats own[R][PIECES] = {};
+        add_all<Kind, FETCHES>(own, linear, n + j, apart, input);
 #pragma GCC unroll 8
-            for (int i = 0; i < R; i++)
+        for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
-                for (int a = 0; a < PIECES; a++) sums[a][i][j] = own[i][a];
-        }
-#pragma GCC unroll 8
-        for (int a = 0; a < PIECES; a++) finish(linear, sums[a], output, n + a * apart);
+            for (int a = 0; a < PIECES; a++) sums[a][i][j] = own[i][a];
     }
+#pragma GCC unroll 8
+    for (int a = 0; a < PIECES; a++) finish(linear, sums[a], output, n + a * apart);
 }
 
 // `R` rows of `input` by the four outputs from `n` on.
@@ -162,4 +160,24 @@ void read_cut(const Linear<T>& linear, const T* input, T* output, const Cut& cut
 template <typename Kind, typename T, std::size_t... R>
 constexpr auto for_few(std::index_sequence<R...>) {
     return std::array{&read_cut<Kind, R + 1, T>...};
+}
+
+// Of more rows a strip has so many at least.
+constexpr int LEAST = ROWS / 2 + 1;
+
+template <typename Kind, bool FETCHES, typename T, std::size_t... R>
+constexpr auto reading_strips(std::index_sequence<R...>) {
+    return std::array{&read_once<Kind, R + LEAST, FETCHES, T>...};
+}
+
+// More rows by the outputs of a cut, strip by strip while four outputs of each piece are near.
+template <typename Kind, typename T>
+void read_strips(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut) {
+    static constexpr auto all = std::make_index_sequence<ROWS - LEAST + 1>();
+    static constexpr auto first = reading_strips<Kind, true, T>(all), others = reading_strips<Kind, false, T>(all);
+    for (int64_t n = cut.begin; n < cut.begin + cut.width; n += FEWEST)
+        for (int64_t m = 0, some; m < rows; m += some) {
+            some = cuts(rows - m, cuts(rows - m, ROWS));
+            (m ? others : first)[some - LEAST](linear, input + m * linear.inputs, output + m * linear.outputs, n, cut.apart);
+        }
 }

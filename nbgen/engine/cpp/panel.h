@@ -41,6 +41,18 @@ void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     }
 }
 
+// The kind whose weights lie as these do, for what only fetches them, and is compiled once for both.
+template <typename Kind>
+struct Lying {
+    using As = Kind;
+};
+template <typename T>
+struct Lying<Multiples<T>> : Lying<Integers<T>> {};
+template <typename T>
+struct Lying<Nibbles<T, Powers>> : Lying<Nibbles<T, Steps>> {};
+template <typename T>
+struct Lying<Nibbles<T, Scaled>> : Lying<Nibbles<T, Steps>> {};
+
 template <int R>
 [[gnu::always_inline]] inline void copy(const Floats (&from)[R][FEWEST], Floats (&to)[R][FEWEST]) {
 #pragma GCC unroll 8
@@ -117,7 +129,7 @@ bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
 template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto all = std::make_index_sequence<ROWS>();
-    static constexpr auto laid_strips = panel_strips_of<Kind, T>(all);
+    static constexpr auto laid_strips = panel_strips_of<typename Lying<Kind>::As, T>(all);
     static constexpr auto strips = strips_of<false, T>(all), laying_strips = strips_of<true, T>(all);
     const bool lays = !IS_PLAIN<Kind> || pays_to_lay_out(linear, rows);
     T* laid = lays ? room_of<T>(PANEL * linear.inputs / STEP<T>) : nullptr;

@@ -28,6 +28,7 @@ auto by_kind(const Linear<T>& linear, const Work& work) {
     if (linear.steps) return work(Of<Nibbles<T, Steps>>());
     if (linear.exponents) return work(Of<Nibbles<T, Powers>>());
     if (linear.numbers) return work(Of<Nibbles<T, Scaled>>());
+    if (linear.factors) return work(Of<Multiples<T>>());
     if (linear.integers) return work(Of<Integers<T>>());
     return work(Of<Plain<T>>());
 }
@@ -165,7 +166,9 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const
         });
     by_kind(linear, [&](auto kind) {
         using Kind = typename decltype(kind)::Weights;
-        static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
+        if constexpr (FEW<Kind> > AT_ONCE)
+            if (inputs.rows > AT_ONCE) return read_strips<Kind>(linear, inputs.rows, inputs.numbers, output, cut);
+        static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<std::min(FEW<Kind>, AT_ONCE)>());
         few[inputs.rows - 1](linear, inputs.numbers, output, cut);
     });
 }

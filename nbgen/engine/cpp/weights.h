@@ -69,6 +69,20 @@ inline Floats widened(const Float16* from) {
 #endif
 }
 
+inline Floats widened(const int8_t* from) {
+#ifdef __AVX512F__
+    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all)));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(from))));
+#else
+    int32_t four;
+    std::memcpy(&four, from, sizeof four);
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    return reinterpret_cast<Floats>(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))));
+#endif
+}
+
 constexpr int64_t GROUP = 32;  // inputs whose weights of 4 bits have a step and a middle in common
 
 // Each kind has one output's weights after another's, of so many `BITS`, and reads the vector `part` of those from the input `k`
@@ -111,6 +125,18 @@ struct Halves {
     }
 };
 
+// A vector of what `of` makes of integers, rounded to a T.
+template <typename T, typename Made>
+inline Numbers<T> made_of(const int8_t* from, const Made& of) {
+#ifdef __AVX512BF16__
+    if constexpr (std::is_same_v<T, Bfloat16>) {
+        const Floats low = of(widened(from)), high = of(widened(from + LANES));
+        return _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low));
+    } else
+#endif
+        return of(widened(from));
+}
+
 // Of 8 bits, which are exact in either type; an output's sum is multiplied by its scale when it is whole.
 template <typename T>
 struct Integers {
@@ -122,28 +148,22 @@ struct Integers {
     const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k); }
 
     Numbers<T> read(int64_t k, int64_t part) const {
-        const int8_t* from = first + k + part * STEP<T>;
-#ifdef __AVX512BF16__
-        if constexpr (std::is_same_v<T, Bfloat16>) {
-            const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-            const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(all)));
-            const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(all, 1)));
-            return _mm512_cvtne2ps_pbh(high, low);
-        } else
-#endif
-        {
-#ifdef __AVX512F__
-            const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-            return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all)));
-#elif defined(__AVX2__)
-            return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(from))));
-#else
-            int32_t four;
-            std::memcpy(&four, from, sizeof four);
-            const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
-            return reinterpret_cast<Floats>(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))));
-#endif
-        }
+        return made_of<T>(first + k + part * STEP<T>, [](Floats whole) { return whole; });
+    }
+};
+
+// The same, times the factor of their two groups.
+template <typename T>
+struct Multiples : Integers<T> {
+    const float* factors;
+
+    Multiples(const Linear<T>& linear, int64_t output)
+        : Integers<T>(linear, output), factors(linear.factors + output * linear.inputs / GROUP / 2) {}
+
+    Numbers<T> read(int64_t k, int64_t part) const {
+        const int64_t from = k + part * STEP<T>;
+        const Floats factor = all_of(factors[from / GROUP / 2]);
+        return made_of<T>(this->first + from, [&](Floats whole) { return whole * factor; });
     }
 };
 
@@ -239,7 +259,7 @@ struct Powers {
     }
 };
 
-// Any numbers, times the largest of two groups (NF4: QLoRA, Dettmers et al. 2023).
+// Any numbers, times the factor of two groups (NF4: QLoRA, Dettmers et al. 2023).
 template <typename T>
 struct Scaled {
     static constexpr int64_t BYTES = sizeof(float) / 2;
@@ -247,7 +267,7 @@ struct Scaled {
     const float* first;
 
     Scaled(const Linear<T>& linear, int64_t output)
-        : numbers(linear.numbers), first(linear.largest + output * linear.inputs / GROUP / 2) {}
+        : numbers(linear.numbers), first(linear.factors + output * linear.inputs / GROUP / 2) {}
 
     const void* at(int64_t group) const { return first + group / 2; }
 
