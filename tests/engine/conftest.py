@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -137,13 +138,16 @@ def _in_a_process(begin: Callable[[], object], **environment: str) -> Iterator[P
 def _read_once() -> None:
     """Have triton's interpreter put itself in place of its language once, for all kernels.
 
-    It does so anew at every call of one of their functions, which takes longer than to run it.
+    It does so anew at every call of one of their functions, which takes longer than to run it. And at each sum of
+    whole numbers it works out whether it overflows, which it tells nobody as long as nothing is debugged.
     """
     import triton.language as tl
     from triton.runtime import interpreter
 
     done = type(interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core})))
     interpreter._patch_lang = lambda _: done()
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
 
 
 @pytest.fixture(scope="package")
