@@ -38,15 +38,21 @@ def peft_model(model: Path, **options: Any) -> PeftModel:
 
 def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_tokens: int) -> list[int]:
     """peft's own greedy continuation in float32."""
+    (continuation,) = peft_continuations(model, adapter, [prompt], new_tokens)
+    return continuation
+
+
+def peft_continuations(model: Path, adapter: Path | None, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+    """Those of several prompts, one at a time."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     if adapter is not None:
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, adapter).eval()
     options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    ids = torch.tensor([prompt])
-    output = loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-    return output[0, len(prompt) :].tolist()
+    asked = [torch.tensor([prompt]) for prompt in prompts]
+    made = [loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options) for ids in asked]
+    return [output[0, len(prompt) :].tolist() for output, prompt in zip(made, prompts, strict=True)]
 
 
 def change_config(adapter: Path, **changes: Any) -> None:

@@ -36,7 +36,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Most of a Jupyter server's start, and tests start a hundred, is a package reading its grammar. jsonschema has it check
-# a format that no schema here names, and does without where there is none.
+# a format that no schema here names, and does without where there is none. So do a kernel without a debugger, and httpx
+# without a command line of its own: a quarter of a kernel's start, of which there are as many.
 WITHOUT = str(Path(__file__).parent / "without")
 sys.path.insert(0, WITHOUT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT, os.environ.get("PYTHONPATH")]))

@@ -22,8 +22,19 @@ FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' n
 #: JupyterLab now and then loses a cell or a widget on a busy machine; what fails twice is ours. `-ra` tells both.
 AGAIN = pytest.mark.flaky(reruns=1)
 BLANK = "about:blank"
-#: Also where another document has taken JupyterLab's place, its objects are still there.
-EMPTY = "() => document.contains(window.jupyterapp?.shell.node ?? null) && !document.querySelector('.jp-NotebookPanel')"
+#: Whether the page is a JupyterLab without notebooks, once it has opened again what it opens again where it was loaded
+#: again: what it showed, and what its address says. Where another document has taken its place, its objects are still
+#: there.
+EMPTY = """async () => {
+    const app = document.contains(window.jupyterapp?.shell.node ?? null) && window.jupyterapp;
+    const shown = (selector) => document.querySelector(selector) !== null;
+    const late = new Promise((done) => setTimeout(done, 5000, true));
+    if (!app || shown(".jp-NotebookPanel") || await Promise.race([app.restored.then(() => false), late])) return false;
+    for (let times = 0; shown(".jp-mod-restoring") && times < 100; times++) {
+        await new Promise((done) => setTimeout(done, 50));
+    }
+    return !shown(".jp-mod-restoring, .jp-NotebookPanel");
+}"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,24 +90,15 @@ class Desk:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._page: Page | None = None
-        self._loads = 0
 
     def page(self) -> Page:
         if self._page is None:
             self._page = self._browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
             self._page.context.set_default_timeout(1000 * PATIENCE)
-            self._page.on("load", self._loaded)
-            self._loads = 0
         return self._page
 
-    def _loaded(self, page: Page) -> None:
-        self._loads += page.url != BLANK
-
     def clear(self) -> None:
-        """Keep what the tab shows if it is a JupyterLab without notebooks, and else the code alone that it has read.
-
-        One that was loaded a second time may open those again that it showed the first time.
-        """
+        """Keep what the tab shows if it is a JupyterLab without notebooks, and else the code alone that it has read."""
         page = self.page()
         if page.is_closed():
             page.context.close()
@@ -105,10 +107,9 @@ class Desk:
         page.unroute_all(behavior="ignoreErrors")
         page.context.clear_permissions()
         page.emulate_media(forced_colors="null")
-        if page.url != BLANK and (self._loads > 1 or not page.evaluate(EMPTY)):
+        if page.url != BLANK and not page.evaluate(EMPTY):
             page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             page.goto(BLANK)
-            self._loads = 0
 
 
 @pytest.fixture(scope="package")

@@ -51,7 +51,9 @@ def answer_with(page: Page, text: str, reasoning: str = "") -> None:
     page.route("**/api/v1/subscribe", fulfil)
 
 
-def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
+def test_regenerate_and_edit_make_branches_that_survive_as_thoughts_do(
+    lab: Lab, opened: Notebook, panel: Panel, page: Page
+) -> None:
     panel.ask("one")
     expect(panel.status).to_have_text(READY)
     first = panel.answers.first.locator(".nbgen-text").inner_text()
@@ -83,30 +85,27 @@ def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebo
     expect(panel.status).to_have_text(READY)
     expect(page.get_by_role("article", name="You")).to_contain_text("2/2")
 
+    answer_with(page, "Four.", "Two and two:\n  **four**.")
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Answer ready, 9 tokens")
+    expect(panel.answers.last.locator(".nbgen-text")).to_have_text("Four.")
+    thoughts = panel.answers.last.locator("details")
+    expect(thoughts.get_by_text("**four**")).to_be_hidden()
+    thoughts.get_by_text("Thoughts", exact=True).click()
+    expect(thoughts.get_by_text("**four**")).to_be_visible()
+
     opened.command("docmanager:save")
     opened.reload()
-    expect(page.get_by_role("article", name="You")).to_contain_text("two")
+    expect(thoughts).to_contain_text("Two and two:")
+    expect(page.get_by_role("article", name="You").first).to_contain_text("two")
     page.get_by_role("button", name="Previous version").click()
     expect(page.get_by_role("article", name="You")).to_contain_text("one")
     expect(panel.answers.first).to_contain_text("2/2")
 
 
-def test_thoughts_are_there_for_those_who_open_them(opened: Notebook, panel: Panel, page: Page) -> None:
-    answer_with(page, "Four.", "Two and two:\n  **four**.")
-    panel.ask("hello")
-    expect(panel.status).to_have_text("Answer ready, 9 tokens")
-    answer = panel.answers.first
-    expect(answer.locator(".nbgen-text")).to_have_text("Four.")
-    thoughts = answer.locator("details")
-    expect(thoughts.get_by_text("**four**")).to_be_hidden()
-    thoughts.get_by_text("Thoughts", exact=True).click()
-    expect(thoughts.get_by_text("**four**")).to_be_visible()
-    opened.command("docmanager:save")
-    opened.reload()
-    expect(panel.answers.first.locator("details")).to_contain_text("Two and two:")
-
-
-def test_markdown_with_maths_tables_and_code_that_becomes_a_cell(opened: Notebook, panel: Panel, page: Page) -> None:
+def test_markdown_with_maths_tables_and_code_that_becomes_a_cell_and_each_paragraph_runs_as_its_own_letters_do(
+    opened: Notebook, panel: Panel, page: Page
+) -> None:
     answer_with(page, MARKDOWN)
     panel.ask("hello")
     expect(panel.status).to_have_text("Answer ready, 9 tokens")
@@ -123,6 +122,24 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell(opened: Noteboo
     expect(opened.cell(1).locator(".jp-Editor")).to_have_text("print(1)")
     expect(opened.cell(2).locator(".jp-Editor")).to_have_text("2 + 2")
     expect(panel.status).to_have_text("Replaced the cell below")
+
+    hebrew = "שלום"
+    page.unroute_all()
+    answer_with(page, f"{hebrew} `print(1)` $x+1$\n\n- {hebrew}\n\nLatin\n\n```\n{hebrew}\n```")
+    panel.ask(hebrew)
+    expect(panel.status).to_have_text("Answer ready, 9 tokens")
+    side = """(element) => {
+        const letters = document.createRange();
+        letters.selectNodeContents(document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode());
+        const [own, box] = [letters.getBoundingClientRect(), element.getBoundingClientRect()];
+        return own.right > box.right - 5 ? "right" : own.left < box.left + 5 ? "left" : "middle";
+    }"""
+    text = panel.answers.last.locator(".nbgen-text")
+    assert text.locator("> p").first.evaluate(side) == "right"
+    assert text.get_by_role("listitem").evaluate(side) == "right"
+    assert text.locator("> p").nth(1).evaluate(side) == "left"
+    assert text.locator("pre code").evaluate(side.replace("element.getB", "element.parentNode.getB")) == "middle"
+    assert panel.message.get_attribute("dir") == "auto"
 
 
 def test_options_are_sent_and_shown_as_python(opened: Notebook, panel: Panel, page: Page) -> None:
@@ -154,14 +171,6 @@ def test_options_are_sent_and_shown_as_python(opened: Notebook, panel: Panel, pa
     page.get_by_role("button", name="Copy as Python").click()
     code = page.evaluate("navigator.clipboard.readText()")
     assert opened.kernel_value(f"exec({code!r}) or result.text") == opened.kernel_value("chat.messages[-1]['content']")
-
-
-def test_variables_are_filled_in_before_a_prompt_is_sent(opened: Notebook, panel: Panel, page: Page) -> None:
-    panel.ask("a {{hero}}")
-    expect(panel.message).to_have_value("a fox")
-    expect(panel.answers).to_have_count(0)
-    panel.message.press("Enter")
-    expect(page.get_by_role("article", name="You")).to_contain_text("a fox")
 
 
 def test_a_notebook_opened_again_shows_the_talk_and_the_panel_finds_it(
@@ -258,8 +267,15 @@ def test_of_a_long_conversation_the_end_is_shown_and_a_reader_on_the_way_up_stay
     expect(log).to_be_focused()
 
 
-def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(panel: Panel, page: Page) -> None:
-    panel.ask("hello")
+def test_variables_are_filled_in_and_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(
+    opened: Notebook, panel: Panel, page: Page
+) -> None:
+    """And where the system chooses colours, lines tell things apart."""
+    panel.ask("a {{hero}}")
+    expect(panel.message).to_have_value("a fox")
+    expect(panel.answers).to_have_count(0)
+    panel.message.press("Enter")
+    expect(page.get_by_role("article", name="You")).to_contain_text("a fox")
     expect(panel.status).to_have_text(READY)
     expect(panel.message).to_be_focused()
     expect(page.get_by_role("log", name="Conversation")).to_have_attribute("aria-live", "off")
@@ -270,6 +286,8 @@ def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(
             assert focused.evaluate("e => e.matches('button') ? e.textContent : e.getAttribute('aria-label')") == name
         else:
             expect(focused).to_have_text(name)
+    page.emulate_media(forced_colors="active")
+    expect(page.locator(".nbgen-bubble")).to_have_css("border-top-style", "solid")
 
 
 def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel: Panel, page: Page) -> None:
@@ -304,29 +322,3 @@ def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel:
     panel.answers.nth(1).get_by_role("button", name="New chat").click()
     expect(panel.answers).to_have_count(0)
     expect(panel.message).to_be_focused()
-
-
-def test_where_the_system_chooses_colours_lines_tell_things_apart(panel: Panel, page: Page) -> None:
-    panel.ask("hello")
-    expect(panel.status).to_have_text(READY)
-    page.emulate_media(forced_colors="active")
-    expect(page.locator(".nbgen-bubble")).to_have_css("border-top-style", "solid")
-
-
-def test_each_paragraph_runs_as_its_own_letters_do(opened: Notebook, panel: Panel, page: Page) -> None:
-    hebrew = "שלום"
-    answer_with(page, f"{hebrew} `print(1)` $x+1$\n\n- {hebrew}\n\nLatin\n\n```\n{hebrew}\n```")
-    panel.ask(hebrew)
-    expect(panel.status).to_have_text("Answer ready, 9 tokens")
-    side = """(element) => {
-        const letters = document.createRange();
-        letters.selectNodeContents(document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode());
-        const [own, box] = [letters.getBoundingClientRect(), element.getBoundingClientRect()];
-        return own.right > box.right - 5 ? "right" : own.left < box.left + 5 ? "left" : "middle";
-    }"""
-    text = panel.answers.last.locator(".nbgen-text")
-    assert text.locator("> p").first.evaluate(side) == "right"
-    assert text.get_by_role("listitem").evaluate(side) == "right"
-    assert text.locator("> p").nth(1).evaluate(side) == "left"
-    assert text.locator("pre code").evaluate(side.replace("element.getB", "element.parentNode.getB")) == "middle"
-    assert panel.message.get_attribute("dir") == "auto"

@@ -149,30 +149,6 @@ def test_an_answer_goes_on_while_the_kernel_starts_again(lab: Lab, opened: Noteb
     until(lambda: running(lab) == 0)
 
 
-@pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
-def test_a_server_that_is_gone_is_said_in_words(opened: Notebook, panel: Panel, page: Page) -> None:
-    panel.ask("warm up")
-    expect(panel.status).to_have_text("Answer ready, 12 tokens")
-    page.route("**/nbgen/api/v1/**", lambda route: route.abort())
-    said = panel.hears()
-    panel.ask("hello")
-    until(lambda: "Reconnecting" in said())
-    page.unroute("**/nbgen/api/v1/**")
-    expect(panel.answers.nth(1)).to_contain_text("12 tokens")
-
-
-@pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
-def test_open_options_leave_the_conversation_its_place(panel: Panel, page: Page) -> None:
-    panel.ask("hello")
-    expect(panel.status).to_have_text("Answer ready, 12 tokens")
-    before = panel.answers.last.bounding_box()
-    page.get_by_text("Options", exact=True).click()
-    box = page.get_by_role("textbox", name="System prompt").bounding_box()
-    end = page.get_by_role("region", name="Chat").bounding_box()
-    assert panel.answers.last.bounding_box() == before
-    assert box["y"] + box["height"] < end["y"] + end["height"]
-
-
 @pytest.mark.parametrize("opened", [{"more": ', transport="comm"'}], indirect=True)
 def test_through_the_kernel_it_streams_and_stops_as_well(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("hello")
@@ -248,7 +224,8 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
 
 
 @pytest.mark.parametrize("opened", [{"tokens": 12, "more": ", temperature=0"}], indirect=True)
-def test_a_failure_is_said_in_words_and_can_be_tried_again(opened: Notebook, panel: Panel, page: Page) -> None:
+def test_a_failure_and_a_server_that_is_gone_are_said_in_words_and_tried_again(panel: Panel, page: Page) -> None:
+    """And open options leave the conversation its place."""
     page.route("**/api/v1/subscribe", lambda route: route.fulfill(status=503, body='{"error": {"message": "full"}}'))
     panel.ask("hello")
     expect(page.get_by_role("alert")).to_contain_text("full")
@@ -257,6 +234,22 @@ def test_a_failure_is_said_in_words_and_can_be_tried_again(opened: Notebook, pan
     expect(panel.status).to_have_text("Answer ready, 12 tokens")
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(panel.answers).to_have_count(1)
+
+    before = panel.answers.last.bounding_box()
+    options = page.get_by_text("Options", exact=True)
+    options.click()
+    box = page.get_by_role("textbox", name="System prompt").bounding_box()
+    end = page.get_by_role("region", name="Chat").bounding_box()
+    assert panel.answers.last.bounding_box() == before
+    assert box["y"] + box["height"] < end["y"] + end["height"]
+    options.click()
+
+    page.route("**/nbgen/api/v1/**", lambda route: route.abort())
+    said = panel.hears()
+    panel.ask("gone")
+    until(lambda: "Reconnecting" in said())
+    page.unroute("**/nbgen/api/v1/**")
+    expect(panel.answers.nth(1)).to_contain_text("12 tokens")
 
 
 @pytest.mark.parametrize("opened", [{"tokens": 8}, {"tokens": 8, "more": ', transport="comm"'}], indirect=True)

@@ -85,7 +85,11 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, pa
     notebook.shut_down()
 
 
-def test_a_sound_from_python_is_shown_whatever_its_size(hearing: Lab, page: Page) -> None:
+def test_a_sound_from_python_is_shown_whatever_its_size_and_a_microphone_that_is_not_allowed_is_said_in_words(
+    hearing: Lab, page: Page
+) -> None:
+    page.context.clear_permissions()
+    page.context.grant_permissions([])
     notebook, panel = shown(hearing, page, "from_python.ipynb")
     for seconds, count in ((1, 1), (40, 2)):
         notebook.kernel_value(f"chat.ask('Heard?', audio=({NOISE.format(seconds)}, 16000))")
@@ -95,6 +99,11 @@ def test_a_sound_from_python_is_shown_whatever_its_size(hearing: Lab, page: Page
         expect(panel.answers).to_have_count(count)
         expect(panel.answers.last).to_contain_text("to first token")
     assert notebook.kernel_value("chat.to_openai()[2]['content'][0]['type']") == "audio_url"
+    page.get_by_role("button", name="Record a sound").click()
+    expect(panel.status).to_have_text("The browser did not allow the microphone")
+    panel.ask("Nothing to hear")
+    expect(panel.answers).to_have_count(3)
+    expect(panel.status).to_have_text("Answer ready, 4 tokens")
     notebook.shut_down()
 
 
@@ -117,17 +126,6 @@ def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, page: Page
     assert (head, rate) == ("data:audio/wav;base64", RATE)
     assert len(samples) > RATE // 2
     assert np.abs(samples).max() > 0.01, "the microphone beeps"
-    notebook.shut_down()
-
-
-def test_a_microphone_that_is_not_allowed_is_said_in_words(hearing: Lab, page: Page) -> None:
-    page.context.clear_permissions()
-    page.context.grant_permissions([])
-    notebook, panel = shown(hearing, page, "no_microphone.ipynb")
-    page.get_by_role("button", name="Record a sound").click()
-    expect(panel.status).to_have_text("The browser did not allow the microphone")
-    panel.ask("Nothing to hear")
-    expect(panel.status).to_have_text("Answer ready, 4 tokens")
     notebook.shut_down()
 
 

@@ -24,13 +24,13 @@ COMPARE = (
 
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    notebook = Notebook.opened(page, lab, lab.write(f"{request.node.originalname}.ipynb", request.param))
+    notebook = Notebook.opened(page, lab, lab.write(f"{request.node.originalname}.ipynb", *request.param))
     notebook.run(0)
     yield notebook
     notebook.shut_down()
 
 
-@pytest.mark.parametrize("opened", [STREAM], indirect=True)
+@pytest.mark.parametrize("opened", [[STREAM]], indirect=True)
 def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Notebook, page: Page) -> None:
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Once")
     expect(page.get_by_role("button", name="Copy text")).to_be_hidden()
@@ -87,20 +87,7 @@ def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Note
     expect(prompt).to_be_focused()
 
 
-@pytest.mark.parametrize("opened", [STREAM], indirect=True)
-def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
-    page.get_by_role("button", name="Continue", exact=True).click()
-    tokens = page.get_by_role("listbox", name="Tokens").get_by_role("option")
-    expect(page.locator(".nbgen").get_by_role("status")).to_have_text("Text ready, 12 tokens")
-    expect(page.get_by_text("Text", exact=True)).to_be_visible()
-    before = tokens.all_text_contents()
-    opened.command("docmanager:save")
-    opened.reload()
-    expect(tokens).to_have_count(12)
-    assert tokens.all_text_contents() == before
-
-
-@pytest.mark.parametrize("opened", [OTHER_KIND], indirect=True)
+@pytest.mark.parametrize("opened", [[OTHER_KIND]], indirect=True)
 def test_a_server_that_tells_of_no_tokens_has_its_text_shown_and_undone(opened: Notebook, page: Page) -> None:
     prompt, view = page.get_by_role("textbox", name="Prompt"), page.get_by_role("listbox", name="Tokens")
     status = page.locator(".nbgen").get_by_role("status")
@@ -118,13 +105,13 @@ def test_a_server_that_tells_of_no_tokens_has_its_text_shown_and_undone(opened: 
     assert view.inner_text() == text
 
 
-@pytest.mark.parametrize("opened", ["import nbgen\nnbgen.Stream('Once', adapter='nobody')"], indirect=True)
+@pytest.mark.parametrize("opened", [["import nbgen\nnbgen.Stream('Once', adapter='nobody')"]], indirect=True)
 def test_an_adapter_goes_with_every_run(opened: Notebook, page: Page) -> None:
     page.get_by_role("button", name="Continue", exact=True).click()
     expect(page.locator(".nbgen").get_by_role("alert")).to_contain_text("'nobody' has never been loaded")
 
 
-@pytest.mark.parametrize("opened", [f"import nbgen\nnbgen.Stream('Once', {LONG})"], indirect=True)
+@pytest.mark.parametrize("opened", [[f"import nbgen\nnbgen.Stream('Once', {LONG})"]], indirect=True)
 def test_in_a_small_panel_nothing_covers_the_text_and_its_end_is_seen(opened: Notebook, page: Page) -> None:
     view, box = page.get_by_role("listbox", name="Tokens"), page.get_by_role("group", name="Alternatives")
     for height, width in ((440, 240), (300, 330)):
@@ -174,9 +161,9 @@ def test_models_answer_side_by_side_wherever_they_are_served(
     notebook.shut_down()
 
 
-@pytest.mark.parametrize("opened", [COMPARE], indirect=True)
-def test_settings_stream_side_by_side_over_one_connection(lab: Lab, opened: Notebook, page: Page) -> None:
-    status = page.locator(".nbgen").get_by_role("status")
+@pytest.mark.parametrize("opened", [[COMPARE, STREAM]], indirect=True)
+def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_does(opened: Notebook, page: Page) -> None:
+    status, stream_status = (opened.cell(index).locator(".nbgen").get_by_role("status") for index in range(2))
     expect(status).to_have_text("4 answers ready")
     answers = [
         page.get_by_role("region", name=f"temperature {heat} · sampling_seed {seed}").get_by_role("article")
@@ -192,8 +179,16 @@ def test_settings_stream_side_by_side_over_one_connection(lab: Lab, opened: Note
         expect(answer).to_contain_text("20 tokens")
     assert opened.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[20, 20, 20, 20]"
     expect(page.get_by_text("Comparison: 4 answers")).to_be_visible()
+    opened.run(1)
+    page.get_by_role("button", name="Continue", exact=True).click()
+    tokens = page.get_by_role("listbox", name="Tokens").get_by_role("option")
+    expect(stream_status).to_have_text("Text ready, 12 tokens")
+    expect(page.get_by_text("Text", exact=True)).to_be_visible()
+    continued = tokens.all_text_contents()
     opened.command("docmanager:save")
     opened.reload()
     expect(page.get_by_text("Comparison: 4 answers")).to_be_visible()
     expect(status).to_have_text("4 answers ready")
     assert [answer.locator(".nbgen-text").inner_text() for answer in answers] == texts
+    expect(tokens).to_have_count(12)
+    assert tokens.all_text_contents() == continued

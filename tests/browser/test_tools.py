@@ -81,7 +81,9 @@ def test_a_function_is_called_and_shown_and_the_model_goes_on(opened: Notebook, 
     assert opened.kernel_value("len(seen)") == "3"
 
 
-def test_a_busy_kernel_is_waited_for_and_the_wait_can_be_stopped(opened: Notebook, panel: Panel, page: Page) -> None:
+def test_a_busy_kernel_is_waited_for_until_it_is_stopped_or_the_kernel_has_ended(
+    opened: Notebook, panel: Panel, page: Page
+) -> None:
     opened.run(2, wait=False)
     page.wait_for_function(f"{STATUS} === 'busy'")
     panel.ask("Rain?")
@@ -98,6 +100,15 @@ def test_a_busy_kernel_is_waited_for_and_the_wait_can_be_stopped(opened: Noteboo
     expect(panel.status).to_contain_text("Answer ready")
     assert calls(panel) == [f"{CALL} → no result", f"{CALL} {RESULT}"]
     assert opened.kernel_value("len(seen)") == "1"
+
+    opened.run(2, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+    panel.ask("And then?")
+    expect(panel.status).to_have_text("Waiting for the kernel to call forecast")
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(panel.status).to_contain_text("The kernel has ended")
+    assert calls(panel)[-1] == f"{CALL} → not called"
+    expect(panel.send).to_be_visible()
 
 
 @pytest.mark.parametrize("opened", [{"more": "str(free.wait() or '')"}], indirect=True)
@@ -191,7 +202,7 @@ def test_a_panel_that_was_saved_without_its_kernel_waits_for_nobody(opened: Note
     expect(panel.send).to_be_visible()
 
 
-def test_two_views_have_it_called_once(opened: Notebook) -> None:
+def test_two_views_have_it_called_once_and_who_waits_in_a_cell_has_it_called_there(opened: Notebook) -> None:
     opened.run(3)
     second = Panel(opened.cell(3))
     first = Panel(opened.cell(0))
@@ -201,22 +212,9 @@ def test_two_views_have_it_called_once(opened: Notebook) -> None:
         expect(view.status).to_contain_text("Answer ready")
         expect(view.answers.first).to_contain_text(RESULT)
     assert opened.kernel_value("len(seen)") == "1"
-
-
-def test_calls_of_a_kernel_that_has_ended_stay_shown(opened: Notebook, panel: Panel, page: Page) -> None:
-    opened.run(2, wait=False)
-    page.wait_for_function(f"{STATUS} === 'busy'")
-    panel.ask("Rain?")
-    expect(panel.status).to_have_text("Waiting for the kernel to call forecast")
-    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    expect(panel.status).to_contain_text("The kernel has ended")
-    assert calls(panel) == [f"{CALL} → not called"]
-    expect(panel.send).to_be_visible()
-
-
-def test_who_waits_in_a_cell_has_them_called_there(opened: Notebook, panel: Panel) -> None:
-    said = opened.kernel_value("chat.ask('Rain?') or chat.wait() and len(seen)")
-    assert said.split("\n") == ["called for <b>Oslo</b>", "1"]
-    expect(panel.answers).to_have_count(2)
-    expect(panel.answers.first).to_contain_text(RESULT)
-    expect(panel.status).to_contain_text("Answer ready")
+    said = opened.kernel_value("chat.ask('And now?') or chat.wait() and len(seen)")
+    assert said.split("\n") == ["called for <b>Oslo</b>", "2"]
+    for view in (first, second):
+        expect(view.answers).to_have_count(4)
+        expect(view.answers.nth(2)).to_contain_text(RESULT)
+        expect(view.status).to_contain_text("Answer ready")

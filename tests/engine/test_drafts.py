@@ -159,9 +159,10 @@ def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     tokens = 120 if family in LATE else 48
     params = SamplingParams(max_new_tokens=tokens, ignore_eos=True, temperature=0.0)
     requests = [GenerateRequest(rid=str(i), input_ids=prompt, params=params) for i, prompt in enumerate(prompts)]
-    expected = greedy(folder, prompts, tokens)
-    together = generate(assembly, requests)
-    assert [ids(together[str(i)]) for i in range(3)] == expected
+    outputs = generate(assembly, requests)
+    together = [ids(outputs[str(i)]) for i in range(3)]
+    expected = greedy(folder, prompts, tokens, together)
+    assert together == expected
     assert ids(generate(assembly, [requests[0]])["0"]) == expected[0]
     assert counts(assembly)[1] > 0, "no guess came true: nothing was tested"
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,19 @@ params = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True)
 asked = [GenerateRequest(rid="r", input_ids={PROMPT}, params=params)]
 print(ids(generate(build(config.model), asked)["r"]))
 """
+#: Imports as an engine does; each line of code that it is told runs in a copy of the process.
 LEANLY = """
-import sys
+import os, sys
 from nbgen.engine.lean_imports import import_engine
 from nbgen.engine_config import EngineConfig
 config = EngineConfig(model=sys.argv[1])
 import_engine(config)
+for line in sys.stdin:
+    if not os.fork():
+        exec(eval(line))
+        sys.stdout.flush()
+        os._exit(0)
+    print("ended", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 #: What nobody needs who does not compile.
 LEFT_OUT = {
@@ -56,29 +64,52 @@ def fresh(code: str, *arguments: object, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def leanly(tiny_model: Path) -> Iterator[Callable[[str], list[str]]]:
+    """What code prints in a process that has imported leanly, each time in a fresh one."""
+    command = [sys.executable, "-c", LEANLY, str(tiny_model)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def leanly(code: str) -> list[str]:
+            print(repr(code), file=process.stdin, flush=True)
+            lines: list[str] = []
+            for line in process.stdout:
+                if line.startswith("ended"):
+                    assert line == "ended 0\n"
+                    return lines
+                lines.append(line.rstrip())
+            raise AssertionError("it is gone")
+
+        yield leanly
+        process.stdin.close()
+
+
 def test_it_writes_the_same_without_what_it_leaves_out_and_can_compile_later(
-    tiny_model: Path, tiny_engine: Assembly
+    leanly: Callable[[str], list[str]], tiny_engine: Assembly
 ) -> None:
     params = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True)
     asked = [GenerateRequest(rid="r", input_ids=PROMPT, params=params)]
     expected = ids(generate(tiny_engine, asked)["r"])
-    lines = fresh(LEANLY + WRITE + ASK + "\n" + COMPILE, tiny_model)
+    lines = leanly(WRITE + ASK + "\n" + COMPILE)
     assert lines == [str(expected), "[]", "[2.0, 2.0]"]
 
 
-def test_layers_that_mark_or_measure_for_the_compiler_bring_none(tmp_path: Path) -> None:
+def test_layers_that_mark_or_measure_for_the_compiler_bring_none(
+    leanly: Callable[[str], list[str]], tmp_path: Path
+) -> None:
     """Nor do weights that are packed."""
     families = ["mamba2", "qwen3_next", "mixtral"]
     folders = [save_model(tmp_path / family, family, **FAMILIES[family].changes) for family in families]
     described = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     packed, _ = packers.pack(save_model(tmp_path / "llama"), tmp_path, described, packers.gptq(packers.Rounding()))
-    each = f"from tests.engine.conftest import build\nfor folder in sys.argv[1:]: build(folder); {ASK}"
-    assert fresh(LEANLY + each, packed, *folders) == ["[]"] * 4
+    asked = [str(folder) for folder in (packed, *folders)]
+    each = f"from tests.engine.conftest import build\nfor folder in {asked}: build(folder); {ASK}"
+    assert leanly(each) == ["[]"] * 4
 
 
 @pytest.mark.parametrize("first", ["import torch._dynamo.utils", "from torch._dynamo import config, is_compiling"])
-def test_the_compiler_comes_when_a_part_of_it_is_wanted(first: str, tiny_model: Path) -> None:
-    assert fresh(LEANLY + first + "\n" + COMPILE, tiny_model) == ["[2.0, 2.0]"]
+def test_the_compiler_comes_when_a_part_of_it_is_wanted(first: str, leanly: Callable[[str], list[str]]) -> None:
+    assert leanly(first + "\n" + COMPILE) == ["[2.0, 2.0]"]
 
 
 def test_what_cannot_be_imported_so_is_imported_whole(tmp_path: Path) -> None:

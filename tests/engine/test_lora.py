@@ -19,7 +19,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.protocols.sglang import parse_generate
 from nbgen.sampling_params import SamplingParams
-from tests.adapters import change_config, peft_continuation, save_adapter
+from tests.adapters import change_config, peft_continuations, save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids, timeless
@@ -68,6 +68,12 @@ def request(rid: str, prompt: list[int], adapter: str = "", **changes: object) -
     return GenerateRequest(rid=rid, input_ids=prompt, params=PARAMS, adapter=adapter, **changes)
 
 
+def continuations(model: Path, *adapters: Path | None) -> list[list[int]]:
+    """What peft writes behind the first prompt with each adapter, or with none, and so on."""
+    written = [peft_continuations(model, adapter, PROMPTS, NEW_TOKENS) for adapter in adapters]
+    return [answer for answers in zip(*written, strict=True) for answer in answers]
+
+
 def load(assembly: Assembly, name: str, folder: Path) -> None:
     assembly.engine.install(assembly.adapters.load(name, str(folder)))
 
@@ -97,7 +103,7 @@ def test_one_batch_of_all_kinds_writes_what_peft_writes(
     assembly: Assembly, tiny_model: Path, folders: dict[str, Path]
 ) -> None:
     cases = [(name, prompt) for prompt in PROMPTS for name in ("", *folders)]
-    expected = [peft_continuation(tiny_model, folders.get(name), prompt, NEW_TOKENS) for name, prompt in cases]
+    expected = continuations(tiny_model, None, *folders.values())
     for index in range(len(KINDS)):
         assert expected[index + 1] != expected[0], "an adapter that changes nothing tests nothing"
     requests = [request(f"r{i}", prompt, name) for i, (name, prompt) in enumerate(cases)]
@@ -152,9 +158,8 @@ def test_other_families_too(name: str, tmp_path: Path) -> None:
     assembly = build(model, prefill_chunk=16)
     load(assembly, "a", folder)
     requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "a")]
-    expected = {
-        r.rid: peft_continuation(model, folder if r.adapter else None, r.input_ids, NEW_TOKENS) for r in requests
-    }
+    written = continuations(model, None, folder)
+    expected = {each.rid: answer for each, answer in zip(requests, written, strict=True)}
     assert expected["a0"] != expected["0"]
     outputs = generate(assembly, requests)
     assert {rid: ids(outputs[rid]) for rid in expected} == expected
@@ -318,9 +323,7 @@ def test_a_layer_that_gets_other_rows_than_tokens_is_refused(tmp_path: Path) -> 
     load(assembly, "plain", folder)
     requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "plain")]
     outputs = generate(assembly, requests)
-    for r in requests:
-        expected = peft_continuation(model, folder if r.adapter else None, r.input_ids, NEW_TOKENS)
-        assert ids(outputs[r.rid]) == expected
+    assert [ids(outputs[r.rid]) for r in requests] == continuations(model, None, folder)
 
 
 def test_bfloat16_adapters_add_the_same_by_either_product(tiny_model: Path, folders: dict[str, Path]) -> None:

@@ -19,7 +19,7 @@ from nbgen.engine.native_linear import NativeLinear
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
-from tests.adapters import peft_continuation, save_adapter
+from tests.adapters import peft_continuations, save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, greedy, ids
@@ -155,7 +155,7 @@ def test_adapters_go_on_top(half: Path, wide: Path, tmp_path: Path) -> None:
     adapter = save_adapter(tmp_path / "adapter", wide)
     ours = build(half, dtype="auto")
     ours.engine.install(ours.adapters.load("a", str(adapter)))
-    assert tokens(ours, "a") == [peft_continuation(wide, adapter, prompt, PARAMS.max_new_tokens) for prompt in PROMPTS]
+    assert tokens(ours, "a") == peft_continuations(wide, adapter, PROMPTS, PARAMS.max_new_tokens)
     assert tokens(ours) == greedy(wide, PROMPTS, PARAMS.max_new_tokens)
 
 

@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM, TorchAoConfig
 from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import int8_linear, linear, native_linear, quantization
+from nbgen.engine.assembly import Assembly
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.native_int4_linear import NativeInt4Linear
@@ -93,8 +94,8 @@ def continuation(model: nn.Module, prompt: list[int] = PROMPT) -> list[int]:
     return output[0, len(prompt) :].tolist()
 
 
-def check(folder: Path, expected: nn.Module) -> nn.Module:
-    """Text and scores are the expected model's; nbgen's model."""
+def check(folder: Path, expected: nn.Module) -> Assembly:
+    """Text and scores are the expected model's."""
     assembly = build(folder)
     assert assembly.model.tier == "A"
     outputs = generate(assembly, [REQUEST])["r"]
@@ -106,19 +107,20 @@ def check(folder: Path, expected: nn.Module) -> nn.Module:
     got = [entry.token[0] for output in outputs for entry in output.prompt_logprobs or ()][1:]
     got += [entry.token[0] for output in outputs for entry in output.logprobs or ()]
     torch.testing.assert_close(torch.tensor(got), scores[torch.arange(len(got)), whole[0, 1:]], rtol=0, atol=1e-3)
-    return assembly.engine._runner.model
+    return assembly
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_text_and_scores_are_those_of_transformers_with_torchao(name: str, tiny_model: Path, tmp_path: Path) -> None:
     config, layer = FORMATS[name]
     folder = quantized(tiny_model, tmp_path / "made", config)
-    model = check(folder, reference(folder))
+    assembly = check(folder, expected := reference(folder))
+    model = assembly.engine._runner.model
     assert not any(map(is_torchao, model.parameters()))
     found = model.model.layers[0].mlp.up_proj
     assert isinstance(found, layer) if layer else not isinstance(found, EIGHT_BITS | FOUR_BITS)
-    info, kept = build(folder).model, {EIGHT_BITS: "8 bits", FOUR_BITS: "4 bits", None: "written out"}[layer]
-    assert sum(p.numel() for p in reference(folder).parameters()) == info.parameters
+    info, kept = assembly.model, {EIGHT_BITS: "8 bits", FOUR_BITS: "4 bits", None: "written out"}[layer]
+    assert sum(p.numel() for p in expected.parameters()) == info.parameters
     assert info.quantization == f"torchao ({kept})"
 
 
