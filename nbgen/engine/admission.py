@@ -145,7 +145,7 @@ class Admission:
             logit_processor=request.logit_processor,
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
-            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),
+            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),  # before it is copied
             logprobs=request.logprobs,
             tensors=request.tensors,
             num_routed=(request.tensors and request.tensors.routed_experts) or 0,

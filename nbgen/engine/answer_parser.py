@@ -105,7 +105,8 @@ class AnswerParser:
 
     def _in_thought(self) -> list[AnswerPart]:
         """The calls that an answer ends with in a thought: the tag that should have ended that was left out."""
-        if self._field not in THOUGHTS or self._template.implicit in THOUGHTS or not self._known:
+        over = not self._known or (self._called and not self._parallel)
+        if over or self._field not in THOUGHTS or self._template.implicit in THOUGHTS:
             return []
         fields = {name: field for name, field in self._template.fields.items() if name not in THOUGHTS}
         inner = AnswerParser(replace(self._template, fields=fields), "", self._tools, parallel=self._parallel)

@@ -29,7 +29,7 @@ _downloads: dict[str, Path] = {}
 
 def find(name: str, report: Report) -> Path:
     """The checked folder of `name`; a hub id is downloaded if it is not there yet. Raises ModelError."""
-    folder = model_folder(name) or _downloads.get(name) or _download(name, report)
+    folder = model_folder(name) or _kept(name) or _download(name, report)
     check_files(folder, name)
     return folder
 
@@ -50,6 +50,12 @@ def present(name: str) -> Path | None:
         return model_folder(name) or _downloaded(name)
     except (ModelError, ValueError):  # no name of a model
         return None
+
+
+def _kept(name: str) -> Path | None:
+    """Where a download of this process lies, if nobody has deleted it."""
+    folder = _downloads.get(name)
+    return folder if folder and folder.is_dir() else None
 
 
 def _downloaded(name: str) -> Path | None:

@@ -68,7 +68,7 @@ class EmbeddingLoop:
         #: What somebody wants, by its id, in order of arrival.
         self._waiting: dict[str, Prompt] = {}
         self._paused = self._closed = False
-        #: Around these three, which one thread changes and another waits for.
+        #: Around these three: one thread adds and pauses, another waits and takes.
         self._changed = threading.Condition()
         self._steps = 0
         self._pulse = Pulse(channel.send, model.device.type, run_seconds)

@@ -66,7 +66,9 @@ class MarkedArguments:
         if item is None or (self._strict and any(name in schema for name in _OF_LISTS)):
             return None
         least, most = schema.get("minItems") or 0, schema.get("maxItems")
-        most = max(least, MAX_ITEMS) if most is None else most
+        most = MAX_ITEMS if most is None else min(most, MAX_ITEMS)
+        if most < least:
+            return None
         if most == 0:
             return text("[]")
         # A count, for xgrammar refuses what may go on for ever in a tag without an end, as a call has.

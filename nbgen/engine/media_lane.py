@@ -22,7 +22,8 @@ class MediaLane:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="media", daemon=True)
             self._thread.start()
-        self._wanted[request.rid] = request
+        with self._lock:
+            self._wanted[request.rid] = request
         self._requests.put(request)
 
     def withdraw(self, rid: str) -> GenerateRequest | None:

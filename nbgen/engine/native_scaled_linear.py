@@ -27,7 +27,7 @@ class NativeScaledLinear(NativeProduct):
     ) -> None:
         """`words` `[out, in / 4]` are `packed`, `scales` bytes of exponents `[out, in / GROUP]` (MXFP4).
 
-        With 16 `numbers` in float32 weights are these, and `scales` the largest `[out, in / BLOCK]` in float32. All are
+        With 16 `numbers` in float32 weights are these, and `scales` the factors `[out, in / BLOCK]` in float32. All are
         read where they lie.
         """
         weight = torch.empty(len(words), words.shape[1] * 4, dtype=dtype, device="meta")
@@ -50,5 +50,5 @@ def packed_blocks(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def fits(shape: tuple[int, int], dtype: torch.dtype) -> bool:
-    """Whether there is one for a weight `[out, in]` of blocks whose largest are known."""
+    """Whether there is one for a weight `[out, in]` of blocks whose factors are known."""
     return shape[1] % BLOCK == 0 and suits(torch.empty(shape, dtype=dtype, device="meta"))

@@ -1,4 +1,4 @@
-"""JSON schemas with dates, times and durations as patterns: no back end of grammars holds to them so well by itself."""
+"""JSON schemas with dates, times, durations and addresses as patterns: no back end holds to them so well by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nbgen.engine.json_types import listed
 def with_dates(schema: Any) -> Any:
     """The schema, changed in its place."""
     for node in schemas(schema):
-        if (dates := OF_FORMATS.get(node.get("format", ""))) and "string" in listed(node.get("type")):
+        if (pattern := OF_FORMATS.get(node.get("format", ""))) and "string" in listed(node.get("type")):
             del node["format"]
-            node["pattern"] = dates
+            node["pattern"] = pattern
     return schema

@@ -244,8 +244,8 @@ def _with_required(node: Schema) -> Schema:
 def _may_match(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
-    except re.error:
-        return True
+    except (re.error, OverflowError):  # said by who reads patterns
+        return False
 
 
 def _check_patterns(node: Schema) -> None:

@@ -66,7 +66,7 @@ def waking() -> Iterator[None]:
     finally:
         timer.cancel()
         _waiting.discard(task)
-        if terminal and not _waiting:
+        if terminal and not _waiting and signal.getsignal(signal.SIGINT) is _cancel:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -77,6 +77,10 @@ def _is_broken_off() -> bool:
     return signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _cancel)
 
 
-def _cancel(*_: object) -> None:
-    for task in _waiting:
-        task.get_loop().call_soon_threadsafe(task.cancel)
+def _cancel(*given: Any) -> None:
+    """End what waits in the loop that runs. A second time, and where none runs as in a plain cell, it is Python's."""
+    heard = [task for task in _waiting if task.get_loop().is_running() and not task.cancelling()]
+    for task in heard:
+        task.cancel()
+    if not heard:
+        signal.default_int_handler(*given)

@@ -63,7 +63,8 @@ class NbgenMagics(Magics):
     @argument(
         "target",
         nargs="?",
-        help="load: a folder or a model's name (none: the last one); connect: a server's URL; fix: a cell's number",
+        help="load: a folder or a model's name, {x} for a variable's (none: the last one); connect: a server's URL; "
+        "fix: a cell's number",
     )
     @argument(
         "--quantization",

@@ -67,8 +67,9 @@ def as_text(value: Any) -> str:
     pandas, polars = (sys.modules.get(name) for name in ("pandas", "polars"))
     if any(library is not None and isinstance(value, library.Series) for library in (pandas, polars)):
         value = value.to_frame()
-    if hasattr(value, "iter_rows") and hasattr(value, "columns"):  # polars', of which str() leaves most out
-        return markdown_table(value.columns, value.iter_rows())
+    columns = getattr(value, "columns", None)
+    if hasattr(value, "iter_rows") and isinstance(columns, list):  # polars', of which str() leaves most out
+        return markdown_table(columns, value.iter_rows())
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)

@@ -148,7 +148,8 @@ class TextStream:
                     return text
         except BaseException as error:  # A cancelled task, too, ends the run.
             self._break(error)
-            await self._left()  # the loop may stand still soon
+            if not isinstance(error, GeneratorExit):  # after which nothing may be awaited
+                await self._left()  # the loop may stand still soon
             if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
                 raise shortened(error) from None
             raise

@@ -2,7 +2,8 @@
 
 Follows Anthropic's API reference of `/v1/messages`, with the extra sampling fields that chat completions take here.
 Unknown fields are ignored, known ones that this server does not serve are refused. Prefixes are cached whatever
-`cache_control` says; thoughts may take all of `max_tokens`, whatever `budget_tokens` says. Knows nothing of answers.
+`cache_control` says; thoughts may take all of `max_tokens`, whatever `budget_tokens` says. A `max_tokens` of 0, which
+only fills a cache, is refused. Knows nothing of answers.
 """
 
 from __future__ import annotations
@@ -167,6 +168,8 @@ def _call(fields: Mapping[str, Any], body: CountBody, **more: Any) -> Call:
     turns = chat_turns(body.system, body.messages)
     choice, form = body.tool_choice, body.output_config.format or body.output_format
     switched = {} if body.thinking is None else dict.fromkeys(SWITCHES, body.thinking.type != "disabled")
+    if choice and choice.type == "tool" and not choice.name:
+        raise InvalidRequest("tool_choice of the type tool names none: give `name`", field="tool_choice.name")
     chat: dict[str, Any] = {
         **{name: value for name, value in fields.items() if name in SHARED},
         "model": body.model,

@@ -99,8 +99,7 @@ def chat_turns(system: str | Sequence[Text], messages: Sequence[Message]) -> lis
         blocks = [Text(message.content)] if isinstance(message.content, str) else message.content
         _check(message.role, blocks)
         _ADD[message.role](turns, blocks)
-    joined = [turn | {"content": _joined(turn["content"], turn["role"])} for turn in turns]
-    return [turn for turn in joined if turn != {"role": "assistant", "content": ""}]
+    return [turn | {"content": _joined(turn["content"], turn["role"])} for turn in turns]
 
 
 def _check(role: str, blocks: Sequence[Block]) -> None:
@@ -133,6 +132,8 @@ def _ask(turns: list[Turn], blocks: Sequence[Block]) -> None:
 
 
 def _say(turns: list[Turn], blocks: Sequence[Block]) -> None:
+    if all(block == Text("") or isinstance(block, RedactedThinking) for block in blocks):
+        return
     turn = _turn(turns, "assistant")
     for block in blocks:
         match block:

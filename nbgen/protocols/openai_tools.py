@@ -97,7 +97,7 @@ def _chosen(choice: ToolChoice | None) -> str:
     """The name of the one function that must be called, if it is one."""
     if not isinstance(choice, Choice):
         return ""
-    if choice.function is None:
+    if choice.function is None or not choice.function.name:
         raise InvalidRequest("tool_choice of the type function names none: give `function`", field="tool_choice")
     return choice.function.name
 

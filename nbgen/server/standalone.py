@@ -51,7 +51,7 @@ class StandaloneServerApp(ServerApp):
         with self._ending(f"nbgen needs folders to write to ({folders})"):
             super().init_configurables()
         self.contents_manager.files_handler_class = None  # or else all files below its folder have a route
-        with self._ending(f"--host={self.ip} has no address"):
+        with self._ending(f"--host={self.ip} has no address", (OSError, ValueError)):
             self.allow_remote_access  # noqa: B018  by default it looks for one
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(

@@ -108,6 +108,12 @@ def test_an_interrupt_in_a_terminal_ends_all_that_is_awaited(shell: InteractiveS
         waiting.join()
         assert opened == []
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    shell.run_cell("left = asyncio.create_task(stream().read())\nawait asyncio.sleep(0)")
+    threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident or 0, signal.SIGINT]).start()
+    plain = shell.run_cell("import time\ntime.sleep(20)").error_in_exec
+    assert isinstance(plain, KeyboardInterrupt), "its loop stands still, in which alone something waits"
+    shell.run_cell("left.cancel()\nawait asyncio.wait([left])")
+    assert opened == []
     get_asyncio_loop().close()
 
 

@@ -73,6 +73,7 @@ TOLD = ("assistant", "so", "hm", ("1", "f", '{"a":1}'))
         ([("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d")],
          [("user", "a"), ("assistant", "b"), ("user", "c\nd")]),
         ([("user", "a"), ("assistant", "")], [("user", "a")]),
+        ([("user", "a"), ("assistant", ""), ("user", "b")], [("user", "a\nb")]),
     ],
 )  # fmt: skip
 def test_messages_are_the_turns_of_a_chat(messages: list[Any], expected: list[Any]) -> None:
@@ -138,6 +139,7 @@ def test_options_are_the_engines() -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305'.*input_schema"),
         ({"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}, r"`tools\[0\].defer_loading`"),
         ({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "g"}}, "'g', which"),
+        ({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "tool"}}, "names none"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "'a b'"),
         ({"tool_choice": {"type": "any"}}, "no tools"),
         ({"mcp_servers": [{"type": "url", "url": "x", "name": "y"}]}, "`mcp_servers` is not supported"),

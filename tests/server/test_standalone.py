@@ -220,6 +220,7 @@ def test_what_is_no_option_ends_it_with_words(tmp_path: Path) -> None:
 def test_where_it_cannot_listen_is_said_in_a_line(tmp_path: Path) -> None:
     wrong = [
         "--host=[::1]",
+        "--host=a..b",
         "--host=fe80::1%nothing",
         "--host=192.0.2.1",
         "--certfile=/nonexistent",
@@ -230,8 +231,9 @@ def test_where_it_cannot_listen_is_said_in_a_line(tmp_path: Path) -> None:
     said = [line for line in result.stderr.splitlines() if line.startswith("[C ")]
     assert (len(said), result.returncode, "Traceback" in result.stderr) == (len(wrong), 0, False), result.stderr
     assert "--host=[::1] has no address: " in said[0]
-    assert "--host=fe80::1%nothing" in said[1]
-    assert all("nbgen cannot listen at --host=" in line for line in said[2:])
+    assert "--host=a..b has no address: " in said[1]
+    assert "--host=fe80::1%nothing" in said[2]
+    assert all("nbgen cannot listen at --host=" in line for line in said[3:])
 
 
 def test_no_name_of_an_option_has_two_meanings() -> None:

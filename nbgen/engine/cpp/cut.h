@@ -1,8 +1,8 @@
 // Which outputs of a linear layer one unit of a team's work makes.
 //
-// Many rows go by a panel of outputs that lie side by side. Few rows wait for memory: a unit of theirs is a piece of each
-// quarter of the outputs, and the next unit reads on in all four. What a processor fetches ahead by itself ends with a page of
-// memory, at another moment in each.
+// Many rows go by a panel of outputs that lie side by side. Fewer wait for memory: a unit of theirs is a piece of each quarter
+// of the outputs, and the next unit reads on in all four. What a processor fetches ahead by itself ends with a page of memory,
+// at another moment in each.
 
 #pragma once
 

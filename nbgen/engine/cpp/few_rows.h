@@ -88,7 +88,7 @@ template <typename Kind, typename T>
             fetch_line(own.levels.at(k / GROUP + ahead * 8 / Kind::BITS / GROUP));
 }
 
-// The same for the inputs `begin` to `end`, a line of memory of each output at a time.
+// To those sums what the inputs `begin` to `end` add, a line of memory of each output at a time; what is `ahead` is fetched.
 template <typename Kind, bool FETCHES, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_inputs(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                               Layout<T> rows, int64_t begin, int64_t end, int64_t ahead) {
@@ -108,6 +108,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
             add_part<Kind>(sums, linear, n, apart, rows, whole, part);
 }
 
+// The same of all inputs.
 template <typename Kind, bool FETCHES, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_all(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                            const T* input) {

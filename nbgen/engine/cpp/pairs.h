@@ -24,12 +24,13 @@ bool come_in_strips(int64_t rows, int64_t inputs) {
 // Whether such rows, which are not few, meet the layer's weights as here. More than a strip's do where vectors lie across two lines
 // of memory, which a panel would read twice as long.
 template <typename Kind, typename T>
-bool in_pairs(const Linear<T>& linear, int64_t rows) {
+bool suit_pairs(const Linear<T>& linear, int64_t rows) {
     const bool across = reinterpret_cast<uintptr_t>(linear.weight) % VECTOR;
     return IS_PLAIN<Kind> && come_in_strips<T>(rows, linear.inputs) && (across || rows <= TALL);
 }
 
-// Strips of `[rows, inputs]`, each as `[inputs / STEP, rows, STEP]`: the caches have no room for places that are far apart.
+// Strips of `[rows, inputs]`, each as `[inputs / STEP, rows, STEP]`: the caches have no room for places that are far apart. A
+// thread has room for those of one `Inputs` at a time.
 template <typename T>
 const T* strips_of(int64_t rows, int64_t inputs, const T* numbers) {
     thread_local std::vector<T> room;

@@ -41,7 +41,7 @@ void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     }
 }
 
-// The kind whose weights lie as these do, for what only fetches them, and is compiled once for both.
+// The kind whose weights lie as these do, for what only fetches them, and is compiled once for all of these.
 template <typename Kind>
 struct Lying {
     using As = Kind;

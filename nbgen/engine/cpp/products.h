@@ -64,7 +64,7 @@ class Inputs {
 
     // Whether the outputs of a cut for pairs of outputs were made.
     bool multiply_by_pairs(const Linear<T>& linear, T* output, const Cut& cut) const {
-        if (cut.pieces < PIECES || !in_pairs(linear)) return false;
+        if (cut.pieces < PIECES || !go_by_pairs(linear)) return false;
         if constexpr (std::is_same_v<T, Bfloat16>) ::multiply_by_pairs(linear, rows, strips_, output, cut);
         return true;
     }
@@ -87,16 +87,16 @@ class Inputs {
     const T* numbers;
 
   private:
-    bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || in_pairs(linear); }
+    bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || go_by_pairs(linear); }
 
     bool few(const Linear<T>& linear) const {
         return !in_tiles() &&
                by_kind(linear, [&](auto kind) { return are_few<typename decltype(kind)::Weights>(linear, rows); });
     }
 
-    bool in_pairs(const Linear<T>& linear) const {
+    bool go_by_pairs(const Linear<T>& linear) const {
         return strips_ && !few(linear) &&
-               by_kind(linear, [&](auto kind) { return ::in_pairs<typename decltype(kind)::Weights>(linear, rows); });
+               by_kind(linear, [&](auto kind) { return suit_pairs<typename decltype(kind)::Weights>(linear, rows); });
     }
 
     bool in_tiles() const {

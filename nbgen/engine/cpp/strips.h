@@ -22,7 +22,7 @@ struct Ahead {
     const void* row = nullptr;
 };
 
-// A tile's weights: those of its output `j` and its input `k` lie at `k * along + j * across`.
+// How weights or rows lie: the input `k` of the output or row `j` at `k * along + j * across`.
 template <typename T>
 struct Layout {
     const T* first;
