@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model that nobody has loaded before; the compiled library is there."""
     with cache_folder() as compiled:
         native.library(torch.float32)
-        shutil.copytree(compiled, tmp_path / "cache" / "nbgen", ignore=shutil.ignore_patterns("scores-*"))
+        shutil.copytree(compiled, tmp_path / "cache" / "nbgen", ignore=shutil.ignore_patterns("scores-*", "tmp*"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return save_model(tmp_path / "model")
 

@@ -95,9 +95,9 @@ class Caller(threading.Thread):
         rid = f"{self.name}-{self.asked}"
         with self._server.http.stream("POST", "generate", json={**self._body(prompt, 400), "rid": rid}) as answer:
             lines = (line for line in answer.iter_lines() if line)
-            next(lines)
+            first = next(lines)
             self._post("abort_request", rid=rid)
-            *_, last, done = lines
+            *_, last, done = first, *lines
         assert done == "data: [DONE]"
         found = json.loads(last.removeprefix("data: "))
         assert found["meta_info"]["finish_reason"]["type"] in ("abort", "length"), "the latter where it was over before"
