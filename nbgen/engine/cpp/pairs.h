@@ -21,12 +21,11 @@ bool come_in_strips(int64_t rows, int64_t inputs) {
     return std::is_same_v<T, Bfloat16> && rows > ROWS && rows <= SOME && inputs > SHORT;
 }
 
-// Whether such rows, which are not few, meet the layer's weights as here. More than a strip's do where vectors lie across two lines
-// of memory, which a panel would read twice as long.
-template <typename Kind, typename T>
+// Whether such rows, which are not few, meet the layer's weights as here, if they are plain. More than a strip's do where vectors
+// lie across two lines of memory, which a panel would read twice as long.
+template <typename T>
 bool suit_pairs(const Linear<T>& linear, int64_t rows) {
-    const bool across = reinterpret_cast<uintptr_t>(linear.weight) % VECTOR;
-    return IS_PLAIN<Kind> && come_in_strips<T>(rows, linear.inputs) && (across || rows <= TALL);
+    return linear.weight && (rows <= TALL || reinterpret_cast<uintptr_t>(linear.weight) % VECTOR);
 }
 
 // Strips of `[rows, inputs]`, each as `[inputs / STEP, rows, STEP]`: the caches have no room for places that are far apart. A

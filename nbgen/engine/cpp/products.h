@@ -94,10 +94,7 @@ class Inputs {
                by_kind(linear, [&](auto kind) { return are_few<typename decltype(kind)::Weights>(linear, rows); });
     }
 
-    bool go_by_pairs(const Linear<T>& linear) const {
-        return strips_ && !few(linear) &&
-               by_kind(linear, [&](auto kind) { return suit_pairs<typename decltype(kind)::Weights>(linear, rows); });
-    }
+    bool go_by_pairs(const Linear<T>& linear) const { return strips_ && suit_pairs(linear, rows); }
 
     bool in_tiles() const {
 #ifdef TILES
