@@ -53,5 +53,5 @@ def test_a_panel_says_what_there_is_instead(console: BlockingKernelClient) -> No
 
 
 def test_what_runs_in_the_background_leaves_the_prompt_alone(console: BlockingKernelClient) -> None:
-    assert printed(console, "%%nbgen --background --max-new-tokens 8\nhi") == ""
+    assert printed(console, "%%nbgen --background --max-new-tokens 8 -t 0\nhi") == ""
     assert "8 tokens" in printed(console, "_.wait().caption")
