@@ -180,9 +180,9 @@ def test_a_long_list_of_ids_is_read_once(told: str) -> None:
     params = [None if told == "args" else given]
     scores, seconds = torch.zeros(1, 260), []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.thread_time()
         processor(scores, params)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.thread_time() - began)
     assert scores[0].isinf().nonzero().flatten().tolist() == [5, 7]
     assert max(seconds[1:]) < seconds[0] / 5
 

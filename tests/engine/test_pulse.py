@@ -24,6 +24,7 @@ def compute() -> None:
 
 
 def test_all_threads_of_a_process_that_loads_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "USED_SECONDS", 0.05)
     said: list[object] = []
     with pulse.Pulse(said.append, whole=True) as beating:
         beating.say(progress := LoadProgress("reading weights", 1, 2))

@@ -54,11 +54,15 @@ def test_who_stops_the_cell_that_awaits_it_is_heard(awaited: str) -> None:
     kernel.start_kernel()
     client = kernel.client()
     client.start_channels()
+
+    def interrupt(message: dict[str, Any]) -> None:
+        if message["msg_type"] == "execute_input":  # it begins
+            threading.Timer(1, kernel.provisioner.process.send_signal, [signal.SIGINT]).start()
+
     try:
         client.wait_for_ready(timeout=PATIENCE)
         client.execute_interactive(SILENT, timeout=PATIENCE)
-        threading.Timer(1, kernel.provisioner.process.send_signal, [signal.SIGINT]).start()
-        reply = client.execute_interactive(f"await {awaited}", timeout=10, output_hook=lambda message: None)
+        reply = client.execute_interactive(f"await {awaited}", timeout=PATIENCE, output_hook=interrupt)
         assert reply["content"]["ename"] in ("CancelledError", "KeyboardInterrupt")
     finally:
         client.stop_channels()

@@ -157,7 +157,12 @@ def test_answers_are_asked_for_where_no_panel_is_shown(connected: PrivateServer)
 
 def test_an_interrupt_while_answers_are_waited_for_stops_them(connected: PrivateServer) -> None:
     grid = nbgen.compare("hi", sampling_seed=[1, 2], max_new_tokens=15_000, ignore_eos=True)
-    threading.Timer(0.5, _thread.interrupt_main).start()
+
+    def interrupt() -> None:
+        wait_for(lambda: connected.client.model()["status"]["running"] == 2, "both are written")
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         grid.wait()
     assert [result.finish_reason for result in grid.wait()] == ["abort", "abort"]

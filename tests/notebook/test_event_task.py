@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -97,20 +97,22 @@ async def test_a_loop_that_is_left_ends_the_run(connected: PrivateServer) -> Non
 def test_an_interrupt_in_a_terminal_ends_all_that_is_awaited(shell: InteractiveShell) -> None:
     shell.user_ns |= {"asyncio": asyncio, "stream": lambda: TextStream(iter(()), Result(), None, outer())}
 
-    def interrupt(count: int) -> None:
-        wait_for(lambda: len(opened) == 2 * count, "all are read")
+    def interrupt(ready: Callable[[], bool]) -> None:
+        wait_for(ready, "the cell waits")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     cells = ["await stream()", "async for _ in stream():\n    pass", "await asyncio.gather(stream(), stream())"]
     for count, cell in zip((1, 1, 2), cells, strict=True):
-        (waiting := threading.Thread(target=interrupt, args=[count])).start()
+        all_read = lambda count=count: len(opened) == 2 * count  # noqa: E731
+        (waiting := threading.Thread(target=interrupt, args=[all_read])).start()
         assert isinstance(shell.run_cell(cell).error_in_exec, asyncio.CancelledError)
         waiting.join()
         assert opened == []
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     shell.run_cell("left = asyncio.create_task(stream().read())\nawait asyncio.sleep(0)")
-    threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident or 0, signal.SIGINT]).start()
-    plain = shell.run_cell("import time\ntime.sleep(20)").error_in_exec
+    shell.user_ns["begun"] = begun = threading.Event()
+    threading.Thread(target=interrupt, args=[begun.is_set]).start()
+    plain = shell.run_cell("import time\nbegun.set()\ntime.sleep(20)").error_in_exec
     assert isinstance(plain, KeyboardInterrupt), "its loop stands still, in which alone something waits"
     shell.run_cell("left.cancel()\nawait asyncio.wait([left])")
     assert opened == []

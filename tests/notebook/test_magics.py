@@ -115,7 +115,7 @@ def test_other_cells_can_be_put_in(shell: InteractiveShell) -> None:
 
 
 def test_the_cell_that_failed_is_explained(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "stream", partial(session.stream, max_new_tokens=20))  # our model would never end
+    monkeypatch.setattr(session, "stream", partial(session.stream, max_new_tokens=20, ignore_eos=True))
     run(shell, "undefined_name")
     printed, good = run(shell, "%nbgen fix")
     assert good

@@ -64,7 +64,6 @@ def test_a_stream_brings_the_same_text_in_pieces(connected: PrivateServer) -> No
     whole = nbgen.generate("count", **options)
     stream = nbgen.stream("count", **options)
     assert "".join(stream) == stream.result.text == whole.text
-    assert stream.result.tokens_per_s > 0
     assert stream.result.usage == {**whole.usage, "cached_tokens": stream.result.usage["cached_tokens"]}
 
 

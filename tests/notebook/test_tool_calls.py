@@ -15,7 +15,7 @@ from nbgen.notebook.tools import Tools
 from nbgen.sse import Event
 from tests.notebook.test_tools import get_weather, locate
 
-CHOICE = {"tool_choice": "get_weather", "temperature": 0.5}
+CHOICE = {"tool_choice": "get_weather", "temperature": 0.5, "sampling_seed": 1}
 OPTIONS = {"max_new_tokens": 300, **CHOICE}
 
 
@@ -41,7 +41,7 @@ def test_generate_calls_what_the_model_wants_called_and_tells_it() -> None:
 
 @pytest.mark.usefixtures("calling_client")
 def test_a_conversation_calls_them_too() -> None:
-    talk = nbgen.chat(tools=get_weather, max_new_tokens=300, temperature=0.5)
+    talk = nbgen.chat(tools=get_weather, max_new_tokens=300, temperature=0.5, sampling_seed=1)
     talk("What is the weather?", tool_choice="required")
     roles = [turn["role"] for turn in talk.messages]
     assert (roles[:3], roles[-1]) == (["user", "assistant", "tool"], "assistant")

@@ -98,6 +98,6 @@ def test_the_arguments_of_a_call_stand_in_one_line_however_much_space_they_have(
         return spoken({"content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]})
 
     assert call('{\n  "a":  "b",\r\n\t"c": 1 \n}') == '`f({ "a":  "b", "c": 1 })`'
-    begun = time.monotonic()
+    begun = time.process_time()
     call('{"a": "' + " " * 50_000)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5

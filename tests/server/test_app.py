@@ -17,7 +17,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.server.app import NbgenApp
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.launch_options import FLAGS, apart
-from tests.server.conftest import Server
+from tests.server.conftest import PATIENCE, Server
 
 QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
 
@@ -25,7 +25,7 @@ QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
 def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_RUNTIME_DIR": str(folder / "run")}
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
 
 

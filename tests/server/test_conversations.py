@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.server.conftest import Server
-from tests.server.test_responses import CALL, LONG, TOOLS, ask
+from tests.server.test_responses import CALL, LONG, TOOLS, ask, patient  # noqa: F401
 
 HELLO = {"type": "message", "role": "user", "content": "hello"}
 IMAGE = "data:image/png;base64,aGk="
@@ -101,19 +101,19 @@ def test_a_call_and_its_result_are_items(client: openai.OpenAI) -> None:
     assert client.conversations.items.retrieve(call.id, conversation_id=id).arguments == call.arguments
 
 
-def test_one_response_at_a_time_and_what_is_cancelled_was_not_said(client: openai.OpenAI) -> None:
-    id = client.conversations.create(items=[HELLO]).id
-    begun = client.responses.create(model="any", background=True, conversation=id, **LONG)
+def test_one_response_at_a_time_and_what_is_cancelled_was_not_said(patient: openai.OpenAI) -> None:  # noqa: F811
+    id = patient.conversations.create(items=[HELLO]).id
+    begun = patient.responses.create(background=True, conversation=id, **LONG)
     for change in (
-        lambda: ask(client, conversation=id),
-        lambda: client.conversations.items.create(id, items=[HELLO]),
+        lambda: ask(patient, conversation=id),
+        lambda: patient.conversations.items.create(id, items=[HELLO]),
     ):
         with pytest.raises(openai.BadRequestError, match="being made") as refusal:
             change()
         assert refusal.value.param == "conversation"
-    assert client.responses.cancel(begun.id).status == "cancelled"
-    assert texts(client, id) == ["hello"]
-    assert ask(client, conversation=id).status == "incomplete"
+    assert patient.responses.cancel(begun.id).status == "cancelled"
+    assert texts(patient, id) == ["hello"]
+    assert ask(patient, conversation=id).status == "incomplete"
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def test_an_item_is_found_among_many_at_once() -> None:
     kept = Conversations()
     for number in range(100):
         kept.create({}, [ITEM | {"id": f"msg_{number}_{place}"} for place in range(500)])
-    began = time.perf_counter()
+    began = time.process_time()
     assert all(kept.find("msg_0_499") and not kept.find("msg_x") for _ in range(1000))
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_of_several_items_with_one_id_there_is_always_one_that_is_there() -> None:
@@ -114,10 +114,10 @@ def test_every_item_of_one_has_an_id_of_its_own() -> None:
 def test_a_word_costs_no_more_in_a_long_conversation() -> None:
     kept = Conversations()
     id = kept.create({}, [ITEM | {"content": "x" * 2**20} for _ in range(40)]).id
-    began = time.perf_counter()
+    began = time.process_time()
     for number in range(50):
         kept.add(id, [ITEM | {"id": f"msg_{number}"}])
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
     size = kept.size
     kept.remove(id, "msg_7")
     assert 1000 < size - kept.size < 1100

@@ -56,10 +56,11 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
     waiting = threading.Thread(target=mortal.http.post, args=("api/v1/runs",), kwargs={"json": run})
     waiting.start()
     sglang = {"text": "a", "sampling_params": BUSY, "stream": True}
-    message = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "ignore_eos": True}
+    message = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": BUSY["max_new_tokens"]}
+    message |= {"ignore_eos": True, "stream": True}
     with (
         mortal.http.stream("POST", "generate", json=sglang) as answer,
-        mortal.http.stream("POST", "v1/messages", json=message | {"stream": True}) as other,
+        mortal.http.stream("POST", "v1/messages", json=message) as other,
     ):
         wait_for(lambda: mortal.http.get("api/v1/runs/lost").json().get("seq"), "both have output")
         mortal.engine().kill()

@@ -142,7 +142,9 @@ def test_a_stream_that_repeats_megabytes_takes_turns(server: Server, watch: subp
         sent = b"".join(answer.iter_raw())
     events = sent.split(b"\n\n")
     assert events[-2:] == [b"data: [DONE]", b""]
-    last = {event["index"]: event for event in map(json.loads, (each[len(b"data: ") :] for each in events[-20:-2]))}
+    backwards, last = map(json.loads, (each[len(b"data: ") :] for each in events[-3::-1])), dict[int, Any]()
+    while len(last) < 8:
+        last.setdefault((event := next(backwards))["index"], event)
     lists = [last[place]["meta_info"].get("output_top_logprobs", [0] * 400) for place in range(8)]
     assert [len(last[place]["output_ids"]) for place in range(8)] == [400] * 8
     assert [len(entries) for entries in lists] == [400] * 8

@@ -217,7 +217,7 @@ def test_a_stream_carries_tokens_of_many_requests_and_survives_errors(remote: Gr
 def test_a_stream_is_one_however_it_is_asked_for(remote: Grpc) -> None:
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     inputs = [text("hello", kind=triton)]
-    options = {"ignore_eos": True, "max_tokens": 200, "temperature": 0}
+    options = {"ignore_eos": True, "max_tokens": 2000, "temperature": 0}
     with remote.client() as client:
         client.start_stream(lambda result, error: found.put((result, error)), headers=TOKEN_METADATA)
         asked = {**options, "sampling_parameters": '{"stream": "True"}'}

@@ -18,7 +18,7 @@ from nbgen.server import activity
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.idle_unload import IdleUnload
 from tests.conftest import save_model
-from tests.server.conftest import PATIENCE, Server, until, wait_for
+from tests.server.conftest import BUSY, PATIENCE, Server, until, wait_for
 
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
 MB = 2**20
@@ -80,9 +80,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made(tiny_model: Path) -> AsyncIterator[EngineClient]:
+async def made(long_model: Path) -> AsyncIterator[EngineClient]:
     """The one for all tests here."""
-    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    client = EngineClient(EngineConfig(model=str(long_model)), logging.getLogger("test"))
     yield client
     await client.close(0)
 
@@ -134,7 +134,7 @@ async def test_time_counts_from_what_was_last_asked_though_no_look_saw_it(
 async def test_who_is_asked_stays_however_long_that_takes(client: EngineClient, clock: SimpleNamespace) -> None:
     idle = IdleUnload(client, 60.0, logging.getLogger("test"))
     outputs: list[GenerateOutput] = []
-    params = SamplingParams(max_new_tokens=400, ignore_eos=True)
+    params = SamplingParams(max_new_tokens=BUSY["max_new_tokens"], ignore_eos=True)
     client.submit(GenerateRequest(rid="r", text="a", params=params), SimpleNamespace(add=lambda *o: outputs.extend(o)))
     await until(lambda: outputs)
     clock.now += 10**6

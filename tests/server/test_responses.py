@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.conftest import wait_for
-from tests.server.conftest import Server
+from tests.server.conftest import BUSY, Server
 from tests.server.test_tools import CITY, NOTHING
 
 WEATHER = {"type": "function", "name": "get_weather", "description": "the weather", "parameters": CITY}
@@ -20,7 +20,8 @@ CALL = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,
 THINKS = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
 TOGETHER = {"separate_reasoning": False, "ignore_eos": True}
 ROLES = ("user", "assistant")
-LONG = {"input": "hello", "max_output_tokens": 1900, "extra_body": TOGETHER}
+#: Of `patient`: it is being written for many seconds.
+LONG = {"model": "any", "input": "hello", "max_output_tokens": BUSY["max_new_tokens"], "extra_body": TOGETHER}
 
 
 class Forecast(BaseModel):
@@ -31,6 +32,12 @@ class Forecast(BaseModel):
 @pytest.fixture(scope="module")
 def client(calling_server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{calling_server.root}nbgen/v1", api_key=calling_server.key, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def patient(server: Server) -> openai.OpenAI:
+    """Of a server whose model has room for long answers."""
+    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
 
 
 def ask(client: openai.OpenAI, **options: Any) -> Any:
@@ -150,7 +157,7 @@ def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
     done = ["function_call_arguments.done", "output_item.done", "completed"]
     assert names == ["created", "in_progress", "output_item.added", *done]
     assert told[3:-3] == deltas
-    assert len(deltas) > 10, "it comes as it is written"
+    assert len(deltas) > 1, "it comes as it is written"
     assert told[-1].response.output == [told[-2].item]
     assert "".join(event.delta for event in deltas) == told[-3].arguments == told[-2].item.arguments
     with client.responses.stream(model="any", input="hello", **asked, temperature=0, extra_body=TOGETHER) as stream:
@@ -220,10 +227,10 @@ def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
 
 
 def test_a_response_in_background_is_followed_by_anybody(client: openai.OpenAI) -> None:
-    begun = client.responses.create(model="any", background=True, **LONG)
+    begun = client.responses.create(background=True, **LONG | {"max_output_tokens": 1900})
     assert begun.status in ("queued", "in_progress")
     with client.responses.retrieve(begun.id, stream=True) as stream:
-        first = list(itertools.islice(stream, 20))
+        first = list(itertools.islice(stream, 5))  # there are more, however few deltas all of the text comes in
     rest = list(client.responses.retrieve(begun.id, stream=True, starting_after=first[-1].sequence_number))
     assert [event.sequence_number for event in first + rest] == list(range(len(first + rest)))
     response = client.responses.retrieve(begun.id)
@@ -258,25 +265,25 @@ def test_a_request_in_background_that_is_at_fault_fails_so(
     assert (last.type, last.response.error) == ("response.failed", response.error)
 
 
-def test_a_response_in_background_outlives_its_stream_until_cancelled(client: openai.OpenAI) -> None:
-    with client.responses.create(model="any", background=True, stream=True, **LONG) as stream:
+def test_a_response_in_background_outlives_its_stream_until_cancelled(patient: openai.OpenAI) -> None:
+    with patient.responses.create(background=True, stream=True, **LONG) as stream:
         id = next(iter(stream)).response.id
     with pytest.raises(openai.BadRequestError, match="not ended"):
-        ask(client, previous_response_id=id)
-    cancelled = client.responses.cancel(id)
+        ask(patient, previous_response_id=id)
+    cancelled = patient.responses.cancel(id)
     assert cancelled.status == "cancelled"
-    assert 0 < cancelled.usage.output_tokens < 1900
-    assert client.responses.cancel(id) == cancelled
+    assert 0 < cancelled.usage.output_tokens < LONG["max_output_tokens"]
+    assert patient.responses.cancel(id) == cancelled
 
 
-def test_who_leaves_another_ends_it(client: openai.OpenAI) -> None:
-    with client.responses.create(model="any", stream=True, **LONG) as stream:
+def test_who_leaves_another_ends_it(patient: openai.OpenAI) -> None:
+    with patient.responses.create(stream=True, **LONG) as stream:
         id = next(iter(stream)).response.id
-    wait_for(lambda: client.responses.retrieve(id).status == "cancelled", "it ends")
+    wait_for(lambda: patient.responses.retrieve(id).status == "cancelled", "it ends")
     with pytest.raises(openai.BadRequestError, match="in background"):
-        client.responses.cancel(id)
+        patient.responses.cancel(id)
     with pytest.raises(openai.BadRequestError, match="in background"):
-        client.responses.retrieve(id, stream=True)
+        patient.responses.retrieve(id, stream=True)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -43,7 +43,8 @@ class Call(threading.Thread):
 
 
 def busy(server: Server) -> Call:
-    call = Call(server, text="a", sampling_params=BUSY)
+    """Nothing of it can be guessed, so that it takes longer than it may."""
+    call = Call(server, text="a", sampling_params=BUSY | {"temperature": 1})
     wait_for(lambda: (server.model()["status"] or {}).get("running"), "the request runs")
     return call
 
