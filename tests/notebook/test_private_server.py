@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +46,18 @@ def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_s
     assert not server._log.parent.exists()
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """For this process: no file takes more than a few bytes."""
+    """For this process, and what pytest writes of it: no file takes more than a few bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_where_no_server_can_be_started_that_is_said_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_disk: None
-) -> None:
+def test_where_no_server_can_be_started_that_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ServerNotFound, match=r"can be started for this kernel: File too large.*TMPDIR"):
+    with full_disk(), pytest.raises(ServerNotFound, match=r"can be started for this kernel: File too large.*TMPDIR"):
         PrivateServer()
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))

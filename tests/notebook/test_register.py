@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_a_module_that_cannot_be_loaded_is_not_known_afterwards(connected: Priva
         nbgen.infer("half", {"x": np.ones(4, np.float32)})
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
     """For this process: no file takes more than 128 kB."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -90,10 +91,8 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_module_for_which_there_is_no_room_leaves_the_kernel_and_the_one_before(
-    connected: PrivateServer, full_disk: None
-) -> None:
+def test_a_module_for_which_there_is_no_room_leaves_the_kernel_and_the_one_before(connected: PrivateServer) -> None:
     model = nbgen.register("small", Scaled(2), inputs={"x": FOUR}, outputs={"y": FOUR})
-    with pytest.raises(Unavailable, match=r"cannot be written into .*: File too large"):
+    with full_disk(), pytest.raises(Unavailable, match=r"cannot be written into .*: File too large"):
         nbgen.register("small", torch.nn.Linear(4, 2**16), inputs={"x": FOUR}, outputs={"y": ("FP32", [2**16])})
     assert asked(model) == [2] * 4
