@@ -20,6 +20,7 @@ from nbgen.engine.lean_imports import import_leanly
 from nbgen.engine.sequence import Sequence
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateOutput, GenerateRequest
+from tests.conftest import continuation
 
 Outputs = dict[str, list[GenerateOutput]]
 
@@ -62,11 +63,7 @@ def greedy(
     pairs = list(zip(prompts, found, strict=True)) if found else []
     if pairs and all(len(tokens) == new_tokens and _prefers(model, prompt, tokens) for prompt, tokens in pairs):
         return found
-    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    asked = [(p, torch.tensor([p])) for p in prompts]
-    # Where a prompt has the token of padding, only a mask says that it counts.
-    made = [(p, model.generate(ids, attention_mask=torch.ones_like(ids), **options)) for p, ids in asked]
-    return [tokens[0, len(p) :].tolist() for p, tokens in made]
+    return [continuation(model, prompt, new_tokens) for prompt in prompts]
 
 
 @torch.inference_mode()

@@ -141,10 +141,8 @@ def test_modules_classes_and_typed_contents(remote: Grpc) -> None:
     [
         ("nope", numbers(), {}, "NOT_FOUND", "Request for unknown model"),
         ("simple", numbers()[:1], {}, "INVALID_ARGUMENT", "expected 2 inputs but got 1"),
-        ("simple", numbers(rows=9), {}, "INVALID_ARGUMENT", "batch-size must be <= 8"),
         ("simple", numbers(), {"model_version": "9"}, "NOT_FOUND", "version 9"),
         ("simple", numbers(), {"model_version": "x"}, "INVALID_ARGUMENT", "version string"),
-        ("simple", numbers(), {"outputs": [triton.InferRequestedOutput("Z")]}, "INVALID_ARGUMENT", "unexpected"),
         (MODEL, [], {}, "INVALID_ARGUMENT", "but got 0 inputs"),
         (MODEL, [text("a", kind=triton), flag("stream", kind=triton)], {}, "INVALID_ARGUMENT", "streaming"),
     ],
