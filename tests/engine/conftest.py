@@ -7,20 +7,22 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nbgen.engine import worker_process
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.grammar import Grammar
 from nbgen.engine.lean_imports import import_leanly
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateOutput, GenerateRequest
-from tests.conftest import continuation
+from tests.conftest import CHAT_TEMPLATE, continuation, save_tokenizer
 
 Outputs = dict[str, list[GenerateOutput]]
 
@@ -71,6 +73,14 @@ def _prefers(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bo
     ids = torch.tensor([prompt + tokens])
     scores = model(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
     return scores[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
+
+
+def tokenizer_of(folder: Path, chat_template: Any = CHAT_TEMPLATE, max_length: int = 512) -> Tokenizer:
+    """One of bytes, with this template."""
+    save_tokenizer(folder)
+    pretrained = AutoTokenizer.from_pretrained(folder)
+    pretrained.chat_template = chat_template
+    return Tokenizer(pretrained, {0}, max_length)
 
 
 def ids(outputs: list[GenerateOutput], index: int = 0) -> list[int]:
