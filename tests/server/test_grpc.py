@@ -48,8 +48,8 @@ def remote(server: Server) -> Grpc:
     return Grpc(server)
 
 
-def numbers(value: int = 1, rows: int = 1) -> list[Any]:
-    array = np.full((rows, 16), value, np.int32)
+def numbers(value: int = 1) -> list[Any]:
+    array = np.full((1, 16), value, np.int32)
     return [tensor(f"INPUT{index}", array, kind=triton) for index in (0, 1)]
 
 
