@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import edit
+from tests.conftest import continuation, edit
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -38,8 +38,8 @@ def peft_model(model: Path, **options: Any) -> PeftModel:
 
 def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_tokens: int) -> list[int]:
     """peft's own greedy continuation in float32."""
-    (continuation,) = peft_continuations(model, adapter, [prompt], new_tokens)
-    return continuation
+    (written,) = peft_continuations(model, adapter, [prompt], new_tokens)
+    return written
 
 
 def peft_continuations(model: Path, adapter: Path | None, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
@@ -49,10 +49,7 @@ def peft_continuations(model: Path, adapter: Path | None, prompts: list[list[int
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, adapter).eval()
-    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    asked = [torch.tensor([prompt]) for prompt in prompts]
-    made = [loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options) for ids in asked]
-    return [output[0, len(prompt) :].tolist() for output, prompt in zip(made, prompts, strict=True)]
+    return [continuation(loaded, prompt, new_tokens) for prompt in prompts]
 
 
 def change_config(adapter: Path, **changes: Any) -> None:

@@ -162,6 +162,17 @@ def save_model(folder: Path, model_type: str = "llama", *, noise: float = 0.2, *
     return folder
 
 
+def continuation(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
+    """What transformers' own greedy `generate` writes with the model."""
+    import torch
+
+    ids = torch.tensor([prompt])
+    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    # Where a prompt has the token of padding, only a mask says that it counts.
+    written = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+    return written[0, len(prompt) :].tolist()
+
+
 def edit(path: Path, **changes: object) -> None:
     """Change some fields of a JSON file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -194,17 +194,13 @@ def parse_completion(raw: bytes) -> Call:
     _check_samples(len(prompts) * params.n)
     single = len(prompts) == 1 and not isinstance(body.rid, list)
     rids = request_ids(body.rid, len(prompts), params.n, single=single)
-    wanted = None if top is None else LogprobOptions(start=0 if echo else None, top=top, text=True)
+    wanted = None
+    if echo or top is not None:  # the text of ids comes with their log-probabilities
+        wanted = LogprobOptions(start=0 if echo else None, top=top or 0, text=True)
+    shared = {"logprobs": wanted, "group": uuid.uuid4().hex}
     requests = [
-        _request(body, rid, params, **({"input_ids": p} if isinstance(p, list) else {"text": p}))
-        for rid, p in zip(rids, prompts, strict=True)
-    ]
-    if echo and wanted is None:  # the text of ids comes with their log-probabilities
-        wanted = LogprobOptions(start=0, text=True)
-    group = uuid.uuid4().hex
-    requests = [
-        msgspec.structs.replace(request, logprobs=wanted, group=group, adapter=adapter)
-        for request, adapter in zip(requests, _adapters(body.lora_path, len(prompts)), strict=True)
+        _request(body, rid, params, **shared, adapter=name, **{"input_ids" if isinstance(p, list) else "text": p})
+        for rid, p, name in zip(rids, prompts, _adapters(body.lora_path, len(prompts)), strict=True)
     ]
     names = _names(fields, "max_tokens") | {"input_ids": "prompt"}
     names |= {"top_logprobs_num": "logprobs", "logprob_start_len": "echo"}
@@ -228,9 +224,11 @@ def chat_call(fields: dict[str, Any]) -> Call:
     _check_samples(params.n)
     (rid,) = request_ids(body.rid, 1, params.n, single=True)
     messages, media = conversation(body.messages)
-    request = _request(body, rid, params, messages=messages)
-    request = msgspec.structs.replace(
-        request,
+    request = _request(
+        body,
+        rid,
+        params,
+        messages=messages,
         logprobs=wanted,
         adapter=_adapters(body.lora_path, 1)[0],
         tools=tool_options(body.tools, body.tool_choice, body.parallel_tool_calls),
@@ -272,7 +270,7 @@ def _names(fields: Mapping[str, Any], limit_name: str) -> dict[str, str]:
     return names | (dict.fromkeys(GRAMMARS, field) if (field := grammar_field(fields)) else {})
 
 
-def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> GenerateRequest:
+def _request(body: Body, rid: str, params: SamplingParams, **own: Any) -> GenerateRequest:
     return GenerateRequest(
         rid=rid,
         namespace=namespace(body.extra_key, body.cache_salt),
@@ -283,7 +281,7 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
         tensors=_tensors(body),
         prompt_ids=bool(body.return_token_ids or body.return_prompt_token_ids),
         streamed=bool(body.stream),
-        **prompt,
+        **own,
     )
 
 

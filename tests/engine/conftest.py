@@ -7,19 +7,22 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nbgen.engine import worker_process
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.grammar import Grammar
 from nbgen.engine.lean_imports import import_leanly
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateOutput, GenerateRequest
+from tests.conftest import CHAT_TEMPLATE, continuation, save_tokenizer
 
 Outputs = dict[str, list[GenerateOutput]]
 
@@ -62,11 +65,7 @@ def greedy(
     pairs = list(zip(prompts, found, strict=True)) if found else []
     if pairs and all(len(tokens) == new_tokens and _prefers(model, prompt, tokens) for prompt, tokens in pairs):
         return found
-    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    asked = [(p, torch.tensor([p])) for p in prompts]
-    # Where a prompt has the token of padding, only a mask says that it counts.
-    made = [(p, model.generate(ids, attention_mask=torch.ones_like(ids), **options)) for p, ids in asked]
-    return [tokens[0, len(p) :].tolist() for p, tokens in made]
+    return [continuation(model, prompt, new_tokens) for prompt in prompts]
 
 
 @torch.inference_mode()
@@ -74,6 +73,14 @@ def _prefers(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bo
     ids = torch.tensor([prompt + tokens])
     scores = model(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
     return scores[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
+
+
+def tokenizer_of(folder: Path, chat_template: Any = CHAT_TEMPLATE, max_length: int = 512) -> Tokenizer:
+    """One of bytes, with this template."""
+    save_tokenizer(folder)
+    pretrained = AutoTokenizer.from_pretrained(folder)
+    pretrained.chat_template = chat_template
+    return Tokenizer(pretrained, {0}, max_length)
 
 
 def ids(outputs: list[GenerateOutput], index: int = 0) -> list[int]:

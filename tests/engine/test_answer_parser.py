@@ -20,6 +20,7 @@ from nbgen.messages import AnswerPart, GenerateRequest, ToolOptions
 from nbgen.sampling_params import SamplingParams
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, LOOSE, THOUGHT, TOLD, template
 from tests.conftest import SPECIAL_TOKENS, save_tokenizer
+from tests.engine.conftest import tokenizer_of
 from tests.engine.test_answer_format import TOOLS, answer, learned
 from tests.soak import TIMES
 
@@ -231,8 +232,7 @@ def test_an_answer_with_a_grammar_has_no_special_tokens_but_those_that_part_it(t
 
 
 def test_a_request_says_whether_calls_are_parallel(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(tmp_path), set(), 512)
+    tokenizer = tokenizer_of(tmp_path)
     for parallel in (True, False):
         options = ToolOptions(tools=TOOLS, parallel=parallel)
         request = GenerateRequest(rid="1", text="a", parts=True, tools=options)

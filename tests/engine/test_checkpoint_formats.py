@@ -23,7 +23,7 @@ from nbgen.messages import GenerateRequest
 from nbgen.model_files import read_json
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import edit
-from tests.engine.conftest import build, generate, ids
+from tests.engine.conftest import build, generate, greedy, ids
 
 PROMPT = list(range(10, 40))
 PARAMS = SamplingParams(max_new_tokens=10, temperature=0.0, ignore_eos=True)
@@ -39,14 +39,9 @@ def written(folder: Path, **changes: object) -> list[int]:
     return ids(generate(build(folder, **changes), [request])["r"])
 
 
-@torch.inference_mode()
 def expected(folder: Path) -> list[int]:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    inputs = torch.tensor([PROMPT])
-    options = {"max_new_tokens": PARAMS.max_new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **options)[
-        0, len(PROMPT) :
-    ].tolist()
+    (tokens,) = greedy(folder, [PROMPT], PARAMS.max_new_tokens)
+    return tokens
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -20,7 +20,7 @@ from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.sampling_params import SamplingParams
 from tests.adapters import save_adapter
-from tests.conftest import save_model
+from tests.conftest import continuation, save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 from tests.engine.native_families import REMEMBERING, TAKEN
@@ -72,19 +72,6 @@ def reference(folder: Path, kind: str) -> nn.Module:
     return model
 
 
-@torch.inference_mode()
-def continuation(model: nn.Module, prompt: list[int]) -> list[int]:
-    output = model.generate(
-        input_ids=torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-        max_new_tokens=PARAMS.max_new_tokens,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return output[0, len(prompt) :].tolist()
-
-
 @pytest.mark.parametrize("kind", quantization.KINDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, tmp_path: Path) -> None:
@@ -100,7 +87,7 @@ def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, 
     outputs = generate(assembly, requests)
     for request in requests:
         found = ids(outputs[request.rid])
-        assert found == continuation(expected, request.input_ids)
+        assert found == continuation(expected, request.input_ids, PARAMS.max_new_tokens)
         with torch.inference_mode():
             whole = torch.tensor([request.input_ids + found])
             scores, other = (model(whole).logits[0].log_softmax(-1) for model in (expected, plain))
@@ -208,10 +195,10 @@ def test_adapters_act_on_rounded_layers_as_in_peft(kind: str, tiny_model: Path, 
     outputs = generate(assembly, requests)
     base = reference(tiny_model, kind)
     for i, prompt in enumerate(PROMPTS):
-        assert ids(outputs[str(i)]) == continuation(base, prompt)
+        assert ids(outputs[str(i)]) == continuation(base, prompt, PARAMS.max_new_tokens)
     with_adapter = PeftModel.from_pretrained(base, folder).eval()
     for i, prompt in enumerate(PROMPTS):
-        assert ids(outputs[f"a{i}"]) == continuation(with_adapter, prompt)
+        assert ids(outputs[f"a{i}"]) == continuation(with_adapter, prompt, PARAMS.max_new_tokens)
 
 
 @torch.inference_mode()

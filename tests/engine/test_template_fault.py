@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from nbgen.engine.template_fault import bad_tool
-from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
-from tests.conftest import save_tokenizer
+from tests.engine.conftest import tokenizer_of
 
 #: Shows what functions take as templates of Hermes and Command R do.
 EACH = "{%% for t in tools or [] %%}{%% for p in t.function.parameters.properties.values() %%}{{ %s }}{%% endfor %%}"
@@ -34,10 +32,7 @@ EACH += "{%% endfor %%}{{ messages[0].content }}"
 def test_a_template_that_cannot_work_is_told_from_messages_that_it_refuses(
     template: str | dict[str, str], words: str, tmp_path: Path
 ) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = template
-    tokenizer = Tokenizer(pretrained, {0}, 512)
+    tokenizer = tokenizer_of(tmp_path, template)
     with pytest.raises(InvalidRequest, match=words) as refused:
         tokenizer.encode_chat([ChatMessage(role=role, content="hi") for role in ("user", "tool")])
     assert refused.value.field == "messages"
@@ -52,15 +47,12 @@ def test_a_template_that_cannot_work_is_told_from_messages_that_it_refuses(
     ],
 )
 def test_a_tool_that_a_template_cannot_show_is_named(template: str, words: str, tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = template
     tools = [
         {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": schema}}}}
         for name, schema in (("one", {"type": "string", "description": "a"}), ("two", {"type": ["string", "null"]}))
     ]
     with pytest.raises(InvalidRequest, match=words) as refused:
-        Tokenizer(pretrained, {0}, 512).encode_chat([ChatMessage(role="user", content="hi")], tools=tools)
+        tokenizer_of(tmp_path, template).encode_chat([ChatMessage(role="user", content="hi")], tools=tools)
     assert refused.value.field == "tools"
 
 

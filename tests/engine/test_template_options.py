@@ -4,14 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from nbgen.engine import processor_folder, template_options
 from nbgen.engine.processor import Processor
-from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, GenerateRequest
-from tests.conftest import save_tokenizer
+from tests.engine.conftest import tokenizer_of
 from tests.engine.multimodal import save
 from tests.engine.test_images import media, picture
 from tests.http_canary import Canary
@@ -55,10 +53,7 @@ def test_a_template_gets_what_it_reads_and_the_processor_nothing(processor: Proc
 def test_what_transformers_reads_is_refused(option: str, processor: Processor, tmp_path: Path) -> None:
     if option not in template_options.RESERVED:
         pytest.skip("which this transformers does not read")
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = "{{ opens }}"
-    tokenizer = Tokenizer(pretrained, {0}, 512)
+    tokenizer = tokenizer_of(tmp_path, "{{ opens }}")
     plain = [ChatMessage(role="user", content="hi")]
     for encode in (
         lambda: ids(processor, **{option: False}),

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
-from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from nbgen.engine.template_messages import adapted
 from nbgen.engine.tokenizer import MAX_BESIDE_TEXT, Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, ToolCall
 from tests.chat_templates import CALLS, CHANNELS, IDS, template
-from tests.conftest import save_tokenizer
+from tests.engine.conftest import tokenizer_of
 from tests.engine.test_answer_format import TOOLS, joined, read
 
 TEXT = "aé🙂 \ufffd"
@@ -22,28 +22,21 @@ NAMES = [tool["function"]["name"] for tool in TOOLS]
 
 
 def test_a_byte_level_vocabulary_tells_every_tokens_bytes(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(tmp_path), {0}, 512)
+    tokenizer = tokenizer_of(tmp_path)
     found = [tokenizer.token_bytes(token) for token in tokenizer.encode(TEXT)]
     assert found == [bytes([byte]) for byte in TEXT.encode()]
 
 
 @pytest.mark.parametrize("way", ["objects", "tags"])
 def test_a_call_with_half_a_surrogate_pair_can_be_given_back(tmp_path: Path, way: str) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = template(CALLS[way])
-    tokenizer = Tokenizer(pretrained, {0}, 512)
+    tokenizer = tokenizer_of(tmp_path, template(CALLS[way]))
     call = ToolCall(id="a", name="f", arguments=r'{"a": "\ud83d"}')
     ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
     assert r"\ud83d" in tokenizer.text(ids)
 
 
 def test_arguments_that_are_nested_too_deeply_are_text(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = template(CALLS["objects"])
-    tokenizer = Tokenizer(pretrained, {0}, 512)
+    tokenizer = tokenizer_of(tmp_path, template(CALLS["objects"]))
     call = ToolCall(id="a", name="f", arguments="[" * 2000)
     ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
     assert call.arguments in tokenizer.text(ids)
@@ -57,10 +50,7 @@ def test_arguments_that_are_nested_too_deeply_are_text(tmp_path: Path) -> None:
     ],
 )
 def test_tools_reach_templates_that_look_for_them_elsewhere(tmp_path: Path, source: str) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = source
-    tokenizer = Tokenizer(pretrained, {0}, 512)
+    tokenizer = tokenizer_of(tmp_path, source)
     for turns in ([], [ChatMessage(role="system", content="Be brief.")]):
         messages = [*turns, ChatMessage(role="user", content="?")]
         text = tokenizer.text(tokenizer.encode_chat(messages, tools=TOOLS))
@@ -69,29 +59,22 @@ def test_tools_reach_templates_that_look_for_them_elsewhere(tmp_path: Path, sour
 
 
 def test_a_result_has_the_name_of_the_function_that_was_called(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = "{% for m in messages %}{{ m.name }} {% endfor %}"
+    tokenizer = tokenizer_of(tmp_path, "{% for m in messages %}{{ m.name }} {% endfor %}")
     calls = [ToolCall(id=name[0], name=name, arguments="{}") for name in ("one", "two")]
     results = [ChatMessage(role="tool", tool_call_id=each, content="?") for each in ("t", "o", "x")]
     named = ChatMessage(role="tool", tool_call_id="o", content="?", name="own")
-    ids = Tokenizer(pretrained, {0}, 512).encode_chat(
-        [ChatMessage(role="assistant", tool_calls=calls), *results, named]
-    )
-    assert pretrained.decode(ids).split() == ["two", "one", "own"]
+    ids = tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results, named])
+    assert tokenizer.text(ids).split() == ["two", "one", "own"]
 
 
 @pytest.mark.parametrize("source", [template(CALLS["bare"]), CHANNELS], ids=["refuses several", "leaves others out"])
 def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_path: Path, source: str) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = source
+    tokenizer = tokenizer_of(tmp_path, source, 4096)
     calls = [ToolCall(id=each, name=f"f{each}", arguments="{}") for each in "123"]
     results = [ChatMessage(role="tool", tool_call_id=each, content=f"result {each}") for each in "x231"]
     turns = [ChatMessage(role="assistant", content="Well.", tool_calls=calls), *results]
     question = ChatMessage(role="user", content="?")
     messages = [results[0], question, *turns, question, *turns]
-    tokenizer = Tokenizer(pretrained, {0}, 4096)
     assert tokenizer.text(tokenizer.encode_chat(messages)).count("Well.") == 2
     told = [(each.content, *(call.name for call in each.tool_calls)) for each in adapted(messages, tokenizer.answers)]
     once = [("Well.", "f1"), ("result 1",), ("", "f2"), ("result 2",), ("", "f3"), ("result x",), ("result 3",)]
@@ -108,15 +91,11 @@ def test_several_calls_become_turns_of_their_own_where_a_template_takes_one(tmp_
 
 
 def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
     checked = "{% if call.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ call.id }}"
-    pretrained.chat_template = template(CALLS["named"].replace("[ARGS]", f"[ID]{checked}[ARGS]")).replace(
-        "<result>", "<result>{{ m.tool_call_id }} "
-    )
+    source = template(CALLS["named"].replace("[ARGS]", f"[ID]{checked}[ARGS]"))
+    tokenizer = tokenizer_of(tmp_path, source.replace("<result>", "<result>{{ m.tool_call_id }} "), 4096)
     calls = [ToolCall(id=each, name="f", arguments="{}") for each in ("call_1", "call_2", "nineChars", "a-bcdefgh")]
     results = [ChatMessage(role="tool", tool_call_id=call.id, content="?") for call in calls]
-    tokenizer = Tokenizer(pretrained, {0}, 4096)
     text = tokenizer.text(tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results]))
     found, told = re.findall(r"\[ID\](\w{9})\[", text), re.findall(r"<result>(\w{9}) ", text)
     assert (found, len(set(found)), found[2]) == (told, 4, "nineChars")
@@ -125,12 +104,9 @@ def test_ids_of_other_models_become_such_as_a_template_takes(tmp_path: Path) -> 
 
 
 def test_ids_tell_what_is_called_where_a_template_writes_nothing_else_of_it(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = template(IDS).replace("<result>", "<result>{{ m.tool_call_id }} ")
+    tokenizer = tokenizer_of(tmp_path, template(IDS).replace("<result>", "<result>{{ m.tool_call_id }} "), 4096)
     calls = [ToolCall(id=each, name=name, arguments='{"days": 1}') for each, name in zip("ab", NAMES, strict=True)]
     results = [ChatMessage(role="tool", tool_call_id=call.id, content="?") for call in calls]
-    tokenizer = Tokenizer(pretrained, {0}, 4096)
     text = tokenizer.text(tokenizer.encode_chat([ChatMessage(role="assistant", tool_calls=calls), *results]))
     told = [f"functions.{name}:{place}" for place, name in enumerate(NAMES)]
     assert re.findall("<call>(.*?)<", text) == re.findall("<result>(.*?) ", text) == told
@@ -139,10 +115,8 @@ def test_ids_tell_what_is_called_where_a_template_writes_nothing_else_of_it(tmp_
 
 
 def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(tmp_path)
-    pretrained.chat_template = template(CALLS["objects"])
-    tokenizer, half = Tokenizer(pretrained, {0}, 512), "a" * (MAX_BESIDE_TEXT // 2)
+    tokenizer = tokenizer_of(tmp_path, template(CALLS["objects"]))
+    half = "a" * (MAX_BESIDE_TEXT // 2)
     call = ToolCall(id="a", name="f", arguments=half + "a")
     thinking = ChatMessage(role="assistant", reasoning=half, tool_calls=[call])
     with pytest.raises(InvalidRequest, match=f"have {MAX_BESIDE_TEXT + 1} characters; at most {MAX_BESIDE_TEXT}"):

@@ -38,7 +38,7 @@ from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
 from tests.adapters import save_adapter
-from tests.conftest import edit, save_model
+from tests.conftest import continuation, edit, save_model
 from tests.engine.conftest import build, generate, ids
 
 PROMPT = list(range(10, 40))
@@ -86,12 +86,8 @@ def reference(folder: Path) -> nn.Module:
     return model
 
 
-@torch.inference_mode()
-def continuation(model: nn.Module, prompt: list[int] = PROMPT) -> list[int]:
-    inputs = torch.tensor([prompt])
-    options = {"max_new_tokens": PARAMS.max_new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    output = model.generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **options)
-    return output[0, len(prompt) :].tolist()
+def continued(model: nn.Module) -> list[int]:
+    return continuation(model, PROMPT, PARAMS.max_new_tokens)
 
 
 def check(folder: Path, expected: nn.Module) -> Assembly:
@@ -100,7 +96,7 @@ def check(folder: Path, expected: nn.Module) -> Assembly:
     assert assembly.model.tier == "A"
     outputs = generate(assembly, [REQUEST])["r"]
     found = ids(outputs)
-    assert found == continuation(expected)
+    assert found == continued(expected)
     whole = torch.tensor([PROMPT + found])
     with torch.inference_mode():
         scores = expected(whole).logits[0].log_softmax(-1)
@@ -209,7 +205,7 @@ def test_adapters_act_on_them_and_weights_are_given_back_and_taken_again(
     for module in expected.modules():
         if is_torchao(getattr(module, "weight", None)):
             module.weight = nn.Parameter(module.weight.dequantize(), requires_grad=False)
-    plain, adapted = continuation(expected), continuation(PeftModel.from_pretrained(expected, adapter).eval())
+    plain, adapted = continued(expected), continued(PeftModel.from_pretrained(expected, adapter).eval())
     assembly = build(folder)
     assembly.engine.install(assembly.adapters.load("a", str(adapter)))
     requests = [

@@ -1,14 +1,21 @@
-"""Rows in a file: what is the same row, and what a file may have gone through."""
+"""Rows in a file: what is the same row, and what a file may have gone through. No row that was answered is lost."""
 
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.result import Result
 from nbgen.notebook.row_cache import RowCache
+
+OPTIONS = {"temperature": 0, "max_new_tokens": 3, "progress": False}
+FULL_AT = 2**24
 
 
 def asked(prompt: str | None = "a", **fields: Any) -> Result:
@@ -33,6 +40,20 @@ _open: list[RowCache] = []
 def opened(path: Path, model: str = "m", **extras: str) -> RowCache:
     _open.append(RowCache(path, model, extras))
     return _open[-1]
+
+
+def keep(path: Path, **texts: str) -> None:
+    """Keep an answer under each key."""
+    cache = opened(path)
+    for key, text in texts.items():
+        cache.keep(key, answered(text))
+    cache.close()
+
+
+def known(path: Path, keys: str) -> str:
+    """Those of the keys that the file has an answer for."""
+    cache = opened(path)
+    return "".join(key for key in keys if cache.knows(key, "m"))
 
 
 @pytest.fixture(autouse=True)
@@ -89,15 +110,12 @@ def test_an_answer_is_of_the_model_that_gave_it(path: Path) -> None:
     assert not again.knows("k", "o")
 
 
-TEXTS = ["", "plain", "line\nline", "\u2028\u2029\x85\x0b\x1c", "😀 \ud83d", "\\u2028"]
+TEXTS = ["", "plain", "line\r\nline\n", "\u2028\u2029\x85\x0b\x1c", "😀 \ud83d", "\\u2028"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_is_kept_is_found_again(path: Path, text: str) -> None:
-    cache = opened(path)
-    cache.keep("k", answered(text))
-    cache.keep("l", answered("next"))
-    cache.close()
+    keep(path, k=text, l="next")
     again = opened(path)
     found = asked("b")
     again.fill("k", "m", found)
@@ -105,19 +123,27 @@ def test_what_is_kept_is_found_again(path: Path, text: str) -> None:
     assert [again.knows(key, "m") for key in "klm"] == [True, True, False]
 
 
-@pytest.mark.parametrize("end", [b'{"key": "cut', b'{"key": "cut", "text": "\xf0\x9f', b"5", b"[]", b"{}", b"\x00"])
-def test_a_file_that_was_cut_off_goes_on(path: Path, end: bytes) -> None:
-    cache = opened(path)
-    cache.keep("k", answered("first"))
-    cache.close()
+NO_ROWS = b'\xff\xfe\n[]\n5\n{"key": "x"}\n\n{"key": ["x"], "text": ""}\n'
+
+
+@pytest.mark.parametrize("end", [b'{"key": "cut', b'{"key": "cut", "text": "\xf0\x9f', b"5", b"{}", b"\x00", NO_ROWS])
+def test_a_file_that_was_cut_off_goes_on_and_what_is_no_row_counts_for_nothing(path: Path, end: bytes) -> None:
+    keep(path, k="first")
     path.write_bytes(path.read_bytes() + end)
-    for key in ("l", "m"):
-        cache = opened(path)
-        assert cache.knows("k", "m")
-        cache.keep(key, answered(key))
-        cache.close()
-    last = opened(path)
-    assert [last.knows(key, "m") for key in "klm"] == [True] * 3
+    for key, before in (("l", "k"), ("m", "kl")):
+        assert known(path, "klmx") == before
+        keep(path, **{key: key})
+    assert known(path, "klmx") == "klm"
+
+
+def test_a_row_that_was_cut_off_is_not_known_but_for_its_last_line_break(path: Path) -> None:
+    keep(path, k="é" * 50)
+    whole = path.read_bytes()
+    inside = whole.index("é".encode())
+    for end, found in ((len(whole) - 1, "kl"), (inside + 1, "l"), (inside, "l"), (1, "l")):
+        path.write_bytes(whole[:end])
+        keep(path, l="new")
+        assert known(path, "kl") == found
 
 
 def test_an_answer_that_was_broken_off_is_not_kept(path: Path) -> None:
@@ -128,3 +154,45 @@ def test_an_answer_that_was_broken_off_is_not_kept(path: Path) -> None:
     assert [json.loads(line)["key"][-2:] for line in path.read_text().splitlines()] == ["-s", "-l"]
     path.write_text(path.read_text().replace('"length"', '"abort"'))
     assert [opened(path).knows(key, "m") for key in "sl"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [b"id,text\n1,good\n", b"a note", b"\n", b'{\n"key": 1}', b'{"key": "x", "text": ""}\n', b"\xff\xfe\n", b"[]"],
+)
+def test_a_file_of_something_else_is_refused_and_stays_as_it_is(path: Path, held: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(held)
+    with pytest.raises(InvalidRequest, match="it holds something else than rows"):
+        RowCache(path, "m", {})
+    assert path.read_bytes() == held
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
+    connected: PrivateServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    nowhere = [tmp_path / name for name in ("file/rows.jsonl", "a\0b", "a\ud800b", "long" * 100)]
+    for wrong in (tmp_path, "/dev/zero", *nowhere):
+        with pytest.raises(InvalidRequest, match="cache: rows cannot be kept in"):
+            nbgen.map(["a"], cache=wrong, **OPTIONS)
+
+
+@pytest.fixture
+def almost_full(path: Path) -> Iterator[Path]:
+    """A file that this process may not make much longer."""
+    keep(path, k="one")
+    with path.open("r+b") as file:
+        file.truncate(FULL_AT - 20)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, limits[1]))
+    yield path
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_file_that_takes_no_more_rows_costs_no_answer(
+    connected: PrivateServer, almost_full: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = nbgen.map(["a", "b", "c"], cache=almost_full, **OPTIONS)
+    assert rows.completion_tokens.tolist() == [3] * 3
+    assert capsys.readouterr().out.count("File too large") == 1

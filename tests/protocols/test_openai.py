@@ -236,6 +236,21 @@ def test_of_the_allowed_tools_the_model_sees_no_others(mode: str, required: bool
         chat(tools=tools, tool_choice=choice)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "names none"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "needs `allowed_tools`"),
+        ({"tool_choice": {"type": "custom"}}, "custom"),
+        ({"tools": [{"type": "web_search"}]}, "web_search"),
+    ],
+)
+def test_tools_of_other_kinds_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        chat(**{"tools": [function("f")], **options})
+
+
 def test_logprobs_of_both_kinds() -> None:
     assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
     assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
@@ -309,6 +324,7 @@ def test_what_is_not_served_yet_is_refused_unless_unset(name: str) -> None:
         [{"role": "function", "content": "x"}],
         [{"role": "tool", "tool_call_id": "1"}],
         [{"role": "user", "content": None}],
+        [*HELLO, {"role": "assistant"}],
         [{"role": "user", "content": [{"type": "image", "image": "x"}]}],
     ],
 )

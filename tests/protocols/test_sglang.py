@@ -172,6 +172,12 @@ def test_a_body_that_is_no_object_is_a_schema_error(body: bytes) -> None:
         parse_generate(body)
 
 
+def named(fields: dict[str, Any]) -> str:
+    """The last field, or the sampling parameter in it."""
+    name, value = [*fields.items()][-1]
+    return next(iter(value)) if name == "sampling_params" and isinstance(value, dict) else name
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -181,16 +187,15 @@ def test_a_body_that_is_no_object_is_a_schema_error(body: bytes) -> None:
         {"input_ids": [1, "a"]},
         {"input_ids": [1.5]},
         {"input_ids": [True]},
+        *({"input_embeds": rows} for rows in ("abc", [0.5], [["0"]], [[None]])),
         {"text": "a", "sampling_params": "x"},
-        {"text": "a", "rid": 5},
-        {"text": "a", "lora_path": 5},
-        {"text": "a", "image_data": 5},
+        *({"text": "a", name: 5} for name in ("rid", "lora_path", "image_data", "custom_logit_processor")),
         {"text": "a", "priority": "high"},
         {"text": "a", "stream": None},
     ],
 )
 def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
-    with pytest.raises(SchemaError):
+    with pytest.raises(SchemaError, match=named(fields)):
         parse(**fields)
 
 
@@ -201,51 +206,70 @@ def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
         {"stream": 1},
         {"return_hidden_states": "last"},
         {"return_routed_experts": 1},
+        *({"sampling_params": {"stop": stop}} for stop in (5, ["a", None])),
+        *({"sampling_params": {"stop_token_ids": ids}} for ids in (5, [None])),
+        *({"sampling_params": {"max_new_tokens": most}} for most in (8.0, True)),
+        *({"sampling_params": {"logit_bias": bias}} for bias in ([1], {"1": "x"})),
+        *({"sampling_params": {name: "x"}} for name in ("temperature", "top_k", "sampling_seed", "stream_interval")),
         {"sampling_params": {"no_such": 1}},
-        {"sampling_params": {"temperature": "hot"}},
-        {"sampling_params": {"stop": 5}},
-        {"sampling_params": {"stop_token_ids": [None]}},
         {"sampling_params": {"ignore_eos": 1}},
-        {"sampling_params": {"max_new_tokens": 8.0}},
-        {"sampling_params": {"stream_interval": "x"}},
     ],
 )
 def test_strict_types_and_unknown_sampling_names_are_contract_errors(fields: dict[str, Any]) -> None:
-    with pytest.raises(ContractError):
+    with pytest.raises(ContractError, match=named(fields)):
         parse(text="a", **fields)
+
+
+def test_a_value_of_a_wrong_type_is_shown_in_short() -> None:
+    for fields, words in (
+        ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
+        ({"text": 5}, "`text` must be text or a list of text, got 5"),
+        ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
+        ({"text": "a", "sampling_params": {"stop": 5}}, "stop must be text or a list of text, got 5"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            parse(**fields)
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({}, "Either text, input_ids or input_embeds"),
+        ({"text": "a", "input_ids": [5], "input_embeds": [[0.0]]}, "Either text, input_ids or input_embeds"),
         ({"input_ids": []}, "input_ids cannot be empty"),
         ({"input_ids": [[1], []]}, "input_ids cannot be empty"),
-        ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
         ({"input_ids": [1, -7]}, "out-of-vocabulary token id, -7"),
         ({"input_ids": [1, 2**31]}, "out-of-vocabulary token id, 2147483648"),
-        ({"text": 5}, "`text` must be text or a list of text, got 5"),
-        ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
+        ({"input_embeds": []}, "rows of numbers"),
+        ({"input_embeds": [[]]}, "rows of numbers"),
+        ({"input_embeds": [[0.0, 0.0], [0.0]]}, "rows of different lengths"),
+        ({"input_embeds": [[1e300]]}, "beyond float32"),
         ({"text": "a", "sampling_params": {"temperature": -1}}, "temperature"),
-        ({"text": "a", "sampling_params": [{}]}, "sampling_params"),
+        ({"text": "a", "sampling_params": {"top_k": 0}}, "top_k"),
+        ({"text": "a", "sampling_params": {"n": 129}}, "n must be"),
+        ({"text": "a", "sampling_params": {"stop": ["x"] * 33}}, "stop"),
+        ({"text": "a", "sampling_params": {"logit_bias": {"a": 1}}}, "logit_bias"),
+        ({"text": "a", "sampling_params": {"min_new_tokens": 200}}, "min_new_tokens"),
+        ({"text": "a", "sampling_params": [{}]}, "for a single prompt, which takes one object"),
         ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": []}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "same `n`"),
         ({"text": ["a"] * 1025}, "at most 1024"),
         ({"text": ["a"] * 100, "sampling_params": {"n": 100}}, "at most 1024"),
         ({"text": ["a", "b"], "rid": ["x", "x"]}, "Duplicate request ID"),
         ({"text": ["a", "b"], "rid": ["x"]}, "mismatch"),
         ({"text": "a", "rid": ["x"]}, "a single prompt takes one id"),
-        ({"text": "a", "sampling_params": [{}]}, "for a single prompt, which takes one object"),
         ({"text": "a", "rid": "x y"}, "rid.*got 'x y'"),
+        ({"text": "a", "rid": "x" * 129}, "rid"),
         ({"text": "a", "sampling_params": {"custom_params": []}}, "a list of 0 objects for 1 prompts"),
         ({"text": ["a", "b"], "sampling_params": {"custom_params": [{}]}}, "a list of 1 objects for 2 prompts"),
-        ({"text": "a", "sampling_params": {"stop": 5}}, "stop must be text or a list of text, got 5"),
-        ({"text": "a", "rid": "x" * 129}, "rid"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
+    with pytest.raises(InvalidRequest, match=words) as refused:
         parse(**fields)
+    assert type(refused.value) is InvalidRequest
+    assert "\n" not in refused.value.message
 
 
 ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_processor": "x"}
@@ -274,6 +298,9 @@ def test_a_pause_has_a_mode() -> None:
     with pytest.raises(SchemaError, match="must be one of abort") as refusal:
         parse_pause(b'{"mode": "stop"}')
     assert refusal.value.field == "mode"
+    for mode in (5, None):
+        with pytest.raises(SchemaError):
+            parse_pause(json.dumps({"mode": mode}).encode())
 
 
 def test_a_timeout_is_seconds_within_its_bounds() -> None:

@@ -82,7 +82,16 @@ def test_a_number_takes_as_wide_a_datatype_as_it_needs(value: int | str, datatyp
         ('{"T": "a", "parameters": {"T": "b"}}', "Converting keyword: 'parameters': input 'T' already exists"),
         ('{"T": "a", "T": "b"}', "input 'T' already exists"),
         (f'{{"other": 1{"0" * 400}}}', "parameter 'other' is a number that no double holds"),
-        ('{"T": {}}', "input 'T': attempt to access JSON non-string as string"),
+        *[
+            (f'{{"T": {value}}}', "input 'T': attempt to access JSON non-string as string")
+            for value in ("{}", "123", "true", "null", "[1]")
+        ],
+        ('{"T": 5, "N": "x"}', "non-string as string"),
+        ('{"N": "x", "T": 5}', "non-signed-integer as signed-integer"),
+        ('{"N": 1.5}', "non-signed-integer as signed-integer"),
+        (f'{{"N": 1{"0" * 40}}}', "out of range"),
+        ('{"M": [true, true]}', "non-number"),
+        (f'{{"T": {"[" * 120}"a"{"]" * 120}}}', "JSON nesting depth exceeds"),
         ('{"N": {}}', "attempt to access JSON non-signed-integer as signed-integer"),
         ('{"stop": {}}', "attempt to access JSON non-string as string"),
         ('{"M": [1, 1e40]}', "a value is out of range of FP32"),
@@ -90,16 +99,38 @@ def test_a_number_takes_as_wide_a_datatype_as_it_needs(value: int | str, datatyp
         ('{"other": -1e400}', "-1e400 is no number that a double holds"),
         ('{"M": [1, NaN]}', "NaN is no number"),
         ('{"H": 1}', "input 'H': FP16 has no form in JSON"),
-        ('{"parameters": []}', "Expected JSON object for keyword: 'parameters'"),
+        *[
+            (f'{{"parameters": {value}}}', "Expected JSON object for keyword: 'parameters'")
+            for value in ("[]", "1", '"x"')
+        ],
+        *[
+            (f'{{"parameters": {{"x": {value}}}}}', "Converting keyword: 'parameters': parameter 'x' has invalid type")
+            for value in ("{}", "[]", "null")
+        ],
+        ('{"parameters": {"parameters": {}}}', "parameter 'parameters' has invalid type"),
+        ('{"x": {}}', "parameter 'x' has invalid type"),
         ('{"id": 7}', "Unable to parse 'id'"),
         *[('{"other":' * depth + r'"\ud83d\ude00"' + "}" * depth, "nested too deep|invalid type") for depth in DEPTHS],
-        ("[1]", "not an object"),
+        *[
+            (body, "failed to parse the request JSON buffer: it is not an object")
+            for body in ("[1]", '"x"', "5", "null")
+        ],
+        *[("[" * 250_000 + end * 250_000, "nested too deep") for end in ("", "]")],
+        (f'{{"x": {"9" * 5000}}}', "a number is too long"),
+        (r'{"T": "\ud800"}', "half of a surrogate pair"),
+        ("", "failed to parse"),
+        ('{"T": "a"} x', "failed to parse"),
         ("{", r"not JSON: Expecting property name .* \(character 1\)"),
     ],
 )
 def test_what_is_no_input_is_refused(body: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         parse(body)
+
+
+def test_text_is_utf8() -> None:
+    with pytest.raises(InvalidRequest, match=r"failed to parse the request JSON buffer: not UTF-8 \(byte 7\)"):
+        parse_generate(memoryview(b'{"T": "\xff"}'), SPEC)
 
 
 def output(name: str, datatype: str, shape: list[int], values: list[Any]) -> OutputTensor:

@@ -84,6 +84,12 @@ def test_structured_output_has_the_names_of_every_vllm(name: str, value: Any, op
     ("options", "words"),
     [
         ({"guided_whitespace_pattern": " "}, "'whitespace_pattern' is not supported"),
+        ({"guided_decoding_guide": "x"}, "needs guided_decoding_guide_type"),
+        ({"structured_outputs": {"shape": 1}}, "of the kind 'shape' is not supported"),
+        ({"structured_outputs": "["}, "structured_outputs must be a JSON object as text"),
+        ({"structured_outputs": {"regex": 5}}, "regex"),
+        ({"logit_bias": {"x": 1}}, "logit_bias keys must be token ids"),
+        ({"guided_decoding": {"regex": "a", "json": {}}}, "Only one of"),
         (
             {"guided_regex": "a", "guided_decoding": {"regex": "b"}},
             r"Only one of structured_outputs\.regex and guided_regex can be set",

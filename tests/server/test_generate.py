@@ -10,12 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from nbgen.logit_processor import allowed_tokens
 from tests.server.conftest import BUSY, PATIENCE, Server, events, first_events, slow_reader, wait_for
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
-#: Log-probabilities of a prompt that come in several outputs, before the first token.
-MANY = {"text": "x" * 200, "return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": [5] * 1024}
 
 
 def generate(server: Server, **body: Any) -> Any:
@@ -50,21 +47,6 @@ def test_put_is_post_and_the_same_prompt_gives_the_same_text(server: Server) -> 
     assert again["text"] == first["text"]
 
 
-def test_a_batch_answers_in_order_what_each_prompt_answers_alone(server: Server) -> None:
-    prompts = ["one", "two", "three"]
-    batch = generate(server, text=prompts, rid="b")
-    assert [item["meta_info"]["id"] for item in batch] == ["b_0", "b_1", "b_2"]
-    assert [item["text"] for item in batch] == [generate(server, text=prompt)["text"] for prompt in prompts]
-    assert generate(server, text=[]) == []
-
-
-def test_samples_come_prompt_by_prompt(server: Server) -> None:
-    sampling = {"n": 2, "max_new_tokens": 3, "ignore_eos": True}
-    batch = generate(server, text=["a", "bb"], sampling_params=sampling)
-    assert [item["meta_info"]["prompt_tokens"] for item in batch] == [1, 1, 2, 2]
-    assert len({item["meta_info"]["id"] for item in batch}) == 4
-
-
 def test_a_stream_ends_in_what_the_whole_answer_is(server: Server) -> None:
     long = {"text": "hello", "sampling_params": {**GREEDY, "max_new_tokens": 200}}
     whole, streamed = generate(server, **long), chunks(server, **long)
@@ -87,23 +69,6 @@ def test_a_streamed_batch_tells_the_places_apart(server: Server) -> None:
     streamed = chunks(server, text=["one", "two"])
     final = [chunk for chunk in streamed if chunk["meta_info"]["finish_reason"]]
     assert sorted(chunk["index"] for chunk in final) == [0, 1]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"input_ids": [10**6]}, "ocabulary"),
-        ({"text": "x" * 20_000}, "context length"),
-        ({"text": "x", "sampling_params": {"max_new_tokens": 10**6}}, "context length"),
-        ({"text": "x", "sampling_params": {"regex": "("}}, "Failed to compile regex grammar"),
-        ({**MANY, "custom_logit_processor": allowed_tokens([])}, "no token is allowed"),
-    ],
-)
-def test_refusals_are_400_also_for_streams(server: Server, body: dict[str, Any], words: str, stream: bool) -> None:
-    answer = server.http.post("generate", json={**body, "stream": stream})
-    assert answer.status_code == 400, answer.text
-    assert words in answer.json()["error"]["message"]
 
 
 def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:

@@ -195,10 +195,7 @@ def test_numbers_that_do_not_fill_the_shape(server: Server, width: int) -> None:
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        ([[16], [16]], "unexpected shape for input 'INPUT0'"),
         ([[1, 17], [1, 16]], "Expected [-1,16], got [1,17]"),
-        ([[9, 16], [9, 16]], "batch-size must be <= 8"),
-        ([[2, 16], [1, 16]], "different batch sizes"),
         ([[1, 16]], "expected 2 inputs but got 1 inputs for model 'simple'"),
     ],
 )

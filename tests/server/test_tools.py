@@ -296,16 +296,6 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
     ("options", "words"),
     [
         ({"tool_choice": "required"}, "no tools"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "no tool here"),
-        ({"tools": TOOLS, "tool_choice": "perhaps"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "names none"),
-        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "needs `allowed_tools`"),
-        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "custom"),
-        ({"tools": [*TOOLS, TOOLS[0]]}, "two functions"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "letters"),
-        ({"tools": [{"type": "web_search"}]}, "web_search"),
-        ({"tools": TOOLS * 65}, "at most 128"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "description": "a" * 2**20}}]}, "at most 1048576"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"patternProperties": {"(": {}}}}}],
           "tool_choice": "required"}, "compile tools grammar"),
         *(({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}],
@@ -313,9 +303,6 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
           for choice in ("auto", "required")
           for parameters, words in (({"$ref": "#", "type": "object"}, r"\$ref '#' leads back to itself"),
                                     ({"type": "object", "required": [["a"]]}, r"`required\[0\]` cannot be so"))),
-        ({"messages": [*ASK, {"role": "function", "content": "x", "name": "f"}]}, "role 'function'"),
-        ({"messages": [*ASK, {"role": "tool", "tool_call_id": "1"}]}, "no content"),
-        ({"messages": [*ASK, {"role": "assistant"}]}, "no content"),
     ],
 )  # fmt: skip
 def test_refusals_say_what_is_wrong(client: openai.OpenAI, options: dict[str, Any], words: str, stream: bool) -> None:
