@@ -40,7 +40,7 @@ class ToolCall(Struct, frozen=True, tag=False):
 class ChatMessage(Struct, frozen=True, tag=False):
     """One turn of a chat. The model's may hold thoughts and calls, a tool's says which call it is the result of."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Literal["system", "user", "assistant", "tool", "query", "document"]
     content: str | list[ContentPart] = ""
     reasoning: str = ""
     tool_calls: list[ToolCall] = []
@@ -211,11 +211,12 @@ class DetokenizeRequest(Struct, frozen=True):
 
 
 class EmbedRequest(Struct, frozen=True):
-    """One text, or its token ids, whose embedding is wanted. Answered by an EmbedOutput."""
+    """A text, its token ids, or a query and a document, whose embedding is wanted. Answered by an EmbedOutput."""
 
     rid: str
     text: str | None = None
     input_ids: list[int] | None = None
+    messages: list[ChatMessage] | None = None
 
 
 class AbortRequest(Struct, frozen=True):
