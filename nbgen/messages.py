@@ -211,7 +211,7 @@ class DetokenizeRequest(Struct, frozen=True):
 
 
 class EmbedRequest(Struct, frozen=True):
-    """A text, its token ids, or a query and a document, whose embedding is wanted. Answered by an EmbedOutput."""
+    """A text, its ids, or a query and a document, whose embedding is wanted. Answered by an EmbedOutput."""
 
     rid: str
     text: str | None = None

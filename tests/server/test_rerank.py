@@ -182,7 +182,7 @@ def test_one_that_looks_back_finds_the_end_of_each_document(tmp_path: Path, temp
         ({"documents": []}, "0 documents, not 1 to 2048"),
         ({"documents": ["a", ""]}, "documents must not be empty"),
         ({"documents": [[{"type": "image_url", "image_url": {"url": "x"}}]]}, "documents must be text"),
-        ({"documents": ["a" * 2**20] * 17}, "at most 16777216"),
+        ({"query": "a" * 2**14, "documents": ["b"] * 1024}, "at most 16777216"),
         ({"documents": 3}, "documents"),
         ({}, "does not appear to be a reranker"),
     ],
