@@ -15,8 +15,6 @@ from nbgen.media_types import MediaType
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
 
-FinishType = Literal["stop", "length", "abort", "error"]
-
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """A message: immutable, tagged with its class name."""
@@ -243,7 +241,7 @@ class FinishReason(Struct, frozen=True, tag=False):
     that a constrained answer was cut before it was whole; the others explain "abort" and "error", as NbgenError does.
     """
 
-    type: FinishType
+    type: Literal["stop", "length", "abort", "error"]
     matched: int | str | None = None
     length: int | None = None
     incomplete: bool = False

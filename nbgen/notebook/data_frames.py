@@ -4,7 +4,7 @@ Tables of polars are known by what they have.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 from nbgen.errors import NbgenError
 
@@ -17,6 +17,6 @@ def import_pandas(name: str) -> Any:
         raise NbgenError(f"{name} returns a pandas DataFrame: pip install pandas") from None
 
 
-def is_polars(value: Any) -> bool:
+def is_polars(value: object) -> TypeGuard[Any]:
     """Whether it is a DataFrame of polars."""
     return hasattr(value, "iter_rows") and isinstance(getattr(value, "columns", None), list)
