@@ -15,8 +15,6 @@ from nbgen.media_types import MediaType
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
 
-FinishType = Literal["stop", "length", "abort", "error"]
-
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """A message: immutable, tagged with its class name."""
@@ -40,7 +38,7 @@ class ToolCall(Struct, frozen=True, tag=False):
 class ChatMessage(Struct, frozen=True, tag=False):
     """One turn of a chat. The model's may hold thoughts and calls, a tool's says which call it is the result of."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Literal["system", "user", "assistant", "tool", "query", "document"]
     content: str | list[ContentPart] = ""
     reasoning: str = ""
     tool_calls: list[ToolCall] = []
@@ -211,11 +209,12 @@ class DetokenizeRequest(Struct, frozen=True):
 
 
 class EmbedRequest(Struct, frozen=True):
-    """One text, or its token ids, whose embedding is wanted. Answered by an EmbedOutput."""
+    """A text, its ids, or a query and a document, whose embedding is wanted. Answered by an EmbedOutput."""
 
     rid: str
     text: str | None = None
     input_ids: list[int] | None = None
+    messages: list[ChatMessage] | None = None
 
 
 class AbortRequest(Struct, frozen=True):
@@ -242,7 +241,7 @@ class FinishReason(Struct, frozen=True, tag=False):
     that a constrained answer was cut before it was whole; the others explain "abort" and "error", as NbgenError does.
     """
 
-    type: FinishType
+    type: Literal["stop", "length", "abort", "error"]
     matched: int | str | None = None
     length: int | None = None
     incomplete: bool = False

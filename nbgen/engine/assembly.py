@@ -285,5 +285,6 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, sche
         embed_size=prompt_embeds.width(loaded.model),
         routed_experts=RoutedExperts(loaded.model).width,
         media=processor.media if processor and isinstance(runner, ModelRunner) else [],
+        verdicts=loaded.tokenizer.verdicts,
         tokenizer=loaded.tokenizer.about,
     )

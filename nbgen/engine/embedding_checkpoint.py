@@ -1,5 +1,7 @@
 """What a folder says of an embedding model: that it is one, how its states become one vector, how long a text may be.
 
+A model that classifies texts is one, too: its vector holds a score for each class, and a reranker's the one of a pair.
+
 Follows the files of sentence-transformers (`modules.json`, `1_Pooling/config.json`); without them, a checkpoint whose
 architecture is a bare model (BertModel, Qwen3Model) is one too. Knows nothing of torch.
 """
@@ -8,12 +10,14 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 
 POOLING = "1_Pooling/config.json"
+#: The module behind a reranker that writes its answer.
+WRITES = "LogitScore"
 #: sentence-transformers' names of the ways that are served, and ours.
 MODES = {
     "pooling_mode_cls_token": "cls",
@@ -26,6 +30,7 @@ MODES = {
 class Pooling(NamedTuple):
     """How the last layer's states become a vector: "cls", "mean", "max" or "last", then at length 1 if `normalizes`.
 
+    A model that classifies makes its vector itself, of "scores", or "chances" where these are bent to 0 to 1.
     Where no file says how, `mode` is None: it follows from which way the model looks.
     """
 
@@ -35,17 +40,31 @@ class Pooling(NamedTuple):
 
 def is_embedding(folder: Path) -> bool:
     """Whether the checkpoint makes vectors, not text."""
-    if (folder / "modules.json").is_file() or (folder / POOLING).is_file():
+    if (folder / POOLING).is_file() or classifies(folder):
         return True
+    if (folder / "modules.json").is_file():
+        return WRITES not in _modules(folder, folder.name)
     config = read_json(folder / "config.json", folder.name)
-    architecture = (config.get("architectures") or [""])[0]
+    architecture = _architecture(config)
     bare = architecture.endswith("Model") and not architecture.endswith("HeadModel")
     return bare and config.get("model_type") in MODEL_MAPPING_NAMES
 
 
+def classifies(folder: Path) -> bool:
+    """Whether the checkpoint makes scores of a text, or of a query and a document."""
+    config = read_json(folder / "config.json", folder.name)
+    known = _architecture(config) == MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(str(config.get("model_type")))
+    return known and not (folder / POOLING).is_file()
+
+
 def pooling(folder: Path, name: str) -> Pooling:
     """As the folder says. Raises ModelError."""
+    if classifies(folder):
+        return Pooling("chances" if _bends(read_json(folder / "config.json", name)) else "scores", normalizes=False)
     kinds = _modules(folder, name)
+    other = next((kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")), None)
+    if other is not None:
+        raise ModelError(f"{name} has a {other} module behind its model; Pooling and Normalize are served")
     normalizes = "Normalize" in kinds or not kinds
     if not (folder / POOLING).is_file():
         return Pooling(None, normalizes)
@@ -63,13 +82,20 @@ def _modules(folder: Path, name: str) -> list[str]:
         return []
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
+        return [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
     except (ValueError, TypeError, KeyError):
         raise ModelError(f"modules.json of {name} is damaged: it is no list of modules") from None
-    other = next((kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")), None)
-    if other is not None:
-        raise ModelError(f"{name} has a {other} module behind its model; Pooling and Normalize are served")
-    return kinds
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    return str((config.get("architectures") or [""])[0])
+
+
+def _bends(config: dict[str, Any]) -> bool:
+    """Whether scores are to go through a sigmoid, as sentence-transformers writes it down."""
+    more = config.get("sentence_transformers")
+    named = more.get("activation_fn") if isinstance(more, dict) else config.get("sbert_ce_default_activation_function")
+    return str(named).endswith(".Sigmoid")
 
 
 def _mode(config: dict[str, Any], name: str) -> str:

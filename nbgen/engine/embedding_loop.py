@@ -56,6 +56,8 @@ class Prompt(NamedTuple):
 
     rid: str
     ids: list[int]
+    #: Of a query and a document, which of them each token is of.
+    types: list[int]
 
 
 class EmbeddingLoop:
@@ -126,7 +128,7 @@ class EmbeddingLoop:
         try:
             match request:
                 case EmbedRequest():
-                    prompt = Prompt(request.rid, self._ids(request))
+                    prompt = Prompt(request.rid, *self._tokens(request))
                     with self._changed:
                         self._waiting[prompt.rid] = prompt
                         self._changed.notify()
@@ -148,18 +150,25 @@ class EmbeddingLoop:
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request.rid, InvalidRequest("the text could not be tokenized"))
 
-    def _ids(self, request: EmbedRequest) -> list[int]:
+    def _tokens(self, request: EmbedRequest) -> tuple[list[int], list[int]]:
         if (waiting := len(self._waiting)) >= self._max_waiting:
             raise Unavailable(f"the queue is full ({waiting} waiting)")
         model = self._model
         text, context = request.text, model.model.context_length
-        ids = model.tokenizer.encode(text, field="input") if text is not None else request.input_ids or []
+        types: list[int] = []
+        if request.messages is not None:
+            if not model.classifies:
+                raise InvalidRequest(f"{model.model.name} is an embedding model, which ranks no documents")
+            ids, types = model.tokenizer.encode_pair(request.messages)
+        else:
+            ids = model.tokenizer.encode(text, field="input") if text is not None else request.input_ids or []
         if not ids:
             raise InvalidRequest("the text has no tokens", field="input")
-        check_ids(ids, "input_ids" if text is None else "input", model.model.vocab_size, tokenized=text is not None)
+        given = request.input_ids is not None
+        check_ids(ids, "input_ids" if given else "input", model.model.vocab_size, tokenized=not given)
         if len(ids) > context:
             raise too_many_tokens(len(ids), context, "input", "text")
-        return ids
+        return ids, types
 
     def _next_batch(self) -> list[Prompt]:
         """What waits, as much as fits into one; none after a while in which there is nothing, or all is paused."""
@@ -172,7 +181,7 @@ class EmbeddingLoop:
 
     def _embed(self, wanted: list[Prompt]) -> None:
         try:
-            vectors = self._model.encode([prompt.ids for prompt in wanted])
+            vectors = self._model.encode([prompt.ids for prompt in wanted], [prompt.types for prompt in wanted])
         except Exception:  # a model may raise anything, and out of memory
             log.exception("embedding %d texts", len(wanted))
             vectors = None

@@ -1,5 +1,6 @@
 """A model that makes one vector of a text: transformers' own forward over a padded batch, pooled as its files say.
 
+That of one that classifies has a score for each class; a reranker's has one, of a query and a document.
 Knows neither messages nor wires.
 """
 
@@ -28,37 +29,53 @@ class EmbeddingModel:
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.device = next(self._model.parameters()).device
         names = inspect.signature(self._model.forward).parameters
-        self._takes_mask = "attention_mask" in names
+        self._takes = {"attention_mask", "token_type_ids"} & names.keys()
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
         pad = loaded.tokenizer.pretrained.pad_token_id
         self._pad = 0 if pad is None else pad
-        said, looks_ahead = embedding_checkpoint.pooling(folder, config.model), self._looks_ahead(config.model)
+        self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
+        if self.classifies:
+            self._model.config.get_text_config().pad_token_id = self._pad  # which tells it where a text ends
+        looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
         self.model = _info(loaded, config, self.device)
 
+    @property
+    def classifies(self) -> bool:
+        """Whether its vectors are of scores."""
+        return self.pooling.mode in ("scores", "chances")
+
     @torch.inference_mode()
-    def encode(self, prompts: list[list[int]]) -> torch.Tensor:
-        """Float32 vectors `[prompts, width]` of token ids, on the CPU."""
-        states, mask, lengths = self._states(prompts)
+    def encode(self, prompts: list[list[int]], types: list[list[int]] | None = None) -> torch.Tensor:
+        """Float32 vectors `[prompts, width]` of token ids, on the CPU; `types` says of which text each token is."""
+        states, mask, lengths = self._states(prompts, types or [])
         vectors = self._pool(states, mask, lengths)
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
 
-    def _states(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The last layer's `[prompts, tokens, width]`, their mask `[prompts, tokens]` and lengths `[prompts]`."""
+    def _states(
+        self, prompts: list[list[int]], types: list[list[int]]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The last layer's `[prompts, tokens, width]`, their mask `[prompts, tokens]` and lengths `[prompts]`.
+
+        Of a model that classifies, its scores `[prompts, classes]` instead.
+        """
         lengths = torch.tensor([len(ids) for ids in prompts])
         width = int(lengths.max())
-        rows = [[*ids, *[self._pad] * (width - len(ids))] for ids in prompts]
         mask = (torch.arange(width) < lengths[:, None]).long().to(self.device)
-        inputs = {"input_ids": torch.tensor(rows, device=self.device), **self._keeps_cache}
-        if self._takes_mask:
-            inputs["attention_mask"] = mask
-        return self._model(**inputs).last_hidden_state.float(), mask, lengths.to(self.device)
+        more = {"attention_mask": mask, **({"token_type_ids": self._padded(types, width, 0)} if any(types) else {})}
+        taken = {name: value for name, value in more.items() if name in self._takes}
+        made = self._model(input_ids=self._padded(prompts, width, self._pad), **taken, **self._keeps_cache)
+        states = made.logits if self.classifies else made.last_hidden_state
+        return states.float(), mask, lengths.to(self.device)
+
+    def _padded(self, rows: list[list[int]], width: int, pad: int) -> torch.Tensor:
+        return torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=self.device)
 
     @torch.inference_mode()
     def _looks_ahead(self, name: str) -> bool:
         """Whether a token's state depends on the next token. Raises ModelError where nothing comes of token ids."""
         try:
-            states, *_ = self._states([list(PROBE), [*PROBE[:-1], PROBE[-1] + 1]])
+            states, *_ = self._states([list(PROBE), [*PROBE[:-1], PROBE[-1] + 1]], [])
         except Exception as error:  # another's model may raise anything
             raise ModelError(f"{name} makes no vectors of texts: its model does not run on token ids alone") from error
         before, after = states[:, 0]
@@ -72,6 +89,10 @@ class EmbeddingModel:
         """`[prompts, width]` of states `[prompts, tokens, width]`; padding does not count."""
         inside = mask.bool()[..., None]
         match self.pooling.mode:
+            case "scores":
+                return states
+            case "chances":
+                return states.sigmoid()
             case "cls":
                 return states[:, 0]
             case "last":

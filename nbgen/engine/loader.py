@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.generation.configuration_utils import GenerationConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -123,7 +130,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
-    """The same for a model that makes vectors: without its layer of scores. Raises ModelError."""
+    """The same for a model that makes vectors, of texts or of scores: without a layer for tokens. Raises ModelError."""
     report("finding the model", 0, 0)
     torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
@@ -132,9 +139,10 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
     packing = _packing(folder, held, config)
     tokenizer = _tokenizer(folder, config.model)
+    auto = AutoModelForSequenceClassification if embedding_checkpoint.classifies(folder) else AutoModel
     with weights_progress(held, size, report):
         architecture = _configuration(folder, config.model)
-        model, parameters = _model(folder, held, packing, config, architecture, AutoModel, report)
+        model, parameters = _model(folder, held, packing, config, architecture, auto, report)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)

@@ -20,6 +20,8 @@ MAX_BYTES_PER_TOKEN = 16
 #: Characters of a chat's thoughts and arguments: those of earlier turns may be more than a context holds, since a
 #: template may leave them out.
 MAX_BESIDE_TEXT = 4 * 2**20
+#: What a reranker that writes says of a document.
+VERDICTS = ("yes", "no")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -42,6 +44,15 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
+
+    @property
+    def verdicts(self) -> list[int]:
+        """The tokens for yes and for no of a reranker, whose chat template tells it to say one of these; else none."""
+        template = self._tokenizer.chat_template
+        if not isinstance(template, str) or any(f'"{word}"' not in template for word in VERDICTS):
+            return []
+        ids = [self._tokenizer.convert_tokens_to_ids(word) for word in VERDICTS]
+        return [] if self._tokenizer.unk_token_id in ids or None in ids else ids
 
     @property
     def about(self) -> dict[str, str | None]:
@@ -94,6 +105,19 @@ class Tokenizer:
             bad_tool = template_fault.bad_tool(tools, self._render)
             raise template_fault.refusal(error, self._tokenizer.chat_template, messages, bad_tool) from None
         return self.encode(text, add_special_tokens=False, field="messages")
+
+    def encode_pair(self, messages: list[ChatMessage]) -> tuple[list[int], list[int]]:
+        """Ids of a query and a document, and which of them each is of, where the tokenizer tells.
+
+        A reranker's chat template writes them, and what it is to look for; else they are put together as they are.
+        """
+        self.check_chat(messages)
+        if self.verdicts:
+            return self.encode_chat(messages), []
+        if len(messages) > 2:
+            raise InvalidRequest("this model reads no instruct: leave it out", field="instruct")
+        made = self._tokenizer(messages[0].text, messages[1].text, verbose=False)
+        return made["input_ids"], made.get("token_type_ids", [])
 
     @cached_property
     def answers(self) -> AnswerFormat | None:

@@ -1,7 +1,10 @@
-"""pandas where it is asked for: it takes longer to import than all of nbgen, and not everybody has it."""
+"""pandas where it is asked for: it takes longer to import than all of nbgen, and not everybody has it.
+
+Tables of polars are known by what they have.
+"""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 from nbgen.errors import NbgenError
 
@@ -12,3 +15,8 @@ def import_pandas(name: str) -> Any:
         return import_module("pandas")
     except ImportError:
         raise NbgenError(f"{name} returns a pandas DataFrame: pip install pandas") from None
+
+
+def is_polars(value: object) -> TypeGuard[Any]:
+    """Whether it is a DataFrame of polars."""
+    return hasattr(value, "iter_rows") and isinstance(getattr(value, "columns", None), list)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.data_frames import import_pandas
+from nbgen.notebook.data_frames import import_pandas, is_polars
 
 
 class RowData:
@@ -36,7 +36,7 @@ class RowData:
             raise InvalidRequest(words, field="data")
         if isinstance(data, pandas.DataFrame):
             return cls(data.index, list(data.itertuples(index=False, name=None)), _apart(data.columns))
-        if hasattr(data, "iter_rows") and hasattr(data, "columns"):  # polars' DataFrame, which iterates over columns
+        if is_polars(data):  # which iterates over columns
             rows = list(data.iter_rows())
             return cls(pandas.RangeIndex(len(rows)), rows, data.columns)
         if isinstance(data, Mapping):

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.data_frames import is_polars
 from nbgen.notebook.table import markdown_table
 
 
@@ -67,9 +68,8 @@ def as_text(value: Any) -> str:
     pandas, polars = (sys.modules.get(name) for name in ("pandas", "polars"))
     if any(library is not None and isinstance(value, library.Series) for library in (pandas, polars)):
         value = value.to_frame()
-    columns = getattr(value, "columns", None)
-    if hasattr(value, "iter_rows") and isinstance(columns, list):  # polars', of which str() leaves most out
-        return markdown_table(columns, value.iter_rows())
+    if is_polars(value):  # of which str() leaves most out
+        return markdown_table(value.columns, value.iter_rows())
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)

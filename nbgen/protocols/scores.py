@@ -78,8 +78,15 @@ def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
     rows = [[value for value, *_ in sample.logprobs[0].chosen or ()] for sample in samples]
     tokens = sum(sample.prompt_tokens for sample in samples)
     usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
-    scores = [_scores(row, scoring.softmax) for row in rows]
+    scores = [chances(row, softmax=scoring.softmax) for row in rows]
     return msgspec.json.encode({"object": "scoring", "scores": scores, "model": model, "usage": usage})
+
+
+def chances(logprobs: list[Any], *, softmax: bool) -> list[float]:
+    """How likely each is, or among these alone if `softmax`."""
+    most = max(logprobs) if softmax else 0.0
+    weights = [math.exp(value - most) for value in logprobs]
+    return [weight / sum(weights) for weight in weights] if softmax else weights
 
 
 def _prompt(first: str | list[int], second: str | list[int]) -> dict[str, Any]:
@@ -90,9 +97,3 @@ def _prompt(first: str | list[int], second: str | list[int]) -> dict[str, Any]:
     if isinstance(first, list) and isinstance(second, list) and are_ids(ids := first + second):
         return {"input_ids": ids}
     raise InvalidRequest("query and items must be texts, or all of them lists of token ids", field="items")
-
-
-def _scores(logprobs: list[Any], softmax: bool) -> list[float]:
-    most = max(logprobs) if softmax else 0.0
-    weights = [math.exp(value - most) for value in logprobs]
-    return [weight / sum(weights) for weight in weights] if softmax else weights

@@ -1,18 +1,20 @@
-"""`/v1/embeddings` and `/encode`: vectors of texts, in OpenAI's words and in SGLang's."""
+"""`/v1/embeddings`, `/encode` and `/v1/rerank`: vectors of texts and scores of documents, in the words of each."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Iterable
 
 from nbgen.errors import InternalError, Unavailable
-from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
-from nbgen.protocols import embeddings
+from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest, TokenizeRequest
+from nbgen.protocols import embeddings, rerank
+from nbgen.protocols.rerank import Scored
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import OpenaiHandler
-from nbgen.server.question import ask
+from nbgen.server.question import ask, ask_tokenizer
 from nbgen.server.sglang_handlers import SglangHandler
 
 EmbeddingRequest = EmbedRequest | GenerateRequest
@@ -23,24 +25,35 @@ class EmbeddingHandler(ModelNeededHandler):
 
     async def answer(self, requests: Iterable[EmbeddingRequest], body: Callable[[list[EmbedOutput]], bytes]) -> None:
         """Answer with the body made of each request's vector, in order."""
+        outputs = [_vector(answer) for answer in await self.ask_all(requests)]
+        await self.write_whole(await off_loop(sum(len(output.data) for output in outputs), body, outputs))
+
+    async def ask_all(self, requests: Iterable[EmbeddingRequest]) -> list[Scored]:
+        """The engine's answer to each, in order. Raises the first refusal."""
         tasks = [asyncio.create_task(self._one(request)) for request in requests]
         try:
-            outputs = await asyncio.gather(*tasks)
-            await self.write_whole(await off_loop(sum(len(output.data) for output in outputs), body, outputs))
+            return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, request: EmbeddingRequest) -> EmbedOutput:
+    async def _one(self, request: EmbeddingRequest) -> Scored:
         answer = await ask(self.engine, request)
         match answer:
-            case EmbedOutput():
-                return answer
-            case GenerateOutput(tensors=[pooled]):
-                return EmbedOutput(rid=answer.rid, prompt_tokens=answer.prompt_tokens, data=pooled.data)
             case GenerateOutput(finish_reason=FinishReason(type="abort") as reason):
                 raise Unavailable(reason.message or "the request was stopped")
-        raise InternalError("the engine answered something else than a vector")
+            case EmbedOutput() | GenerateOutput():
+                return answer
+        raise InternalError("the engine answered something else than was asked")
+
+
+def _vector(answer: Scored) -> EmbedOutput:
+    match answer:
+        case EmbedOutput():
+            return answer
+        case GenerateOutput(tensors=[pooled]):
+            return EmbedOutput(rid=answer.rid, prompt_tokens=answer.prompt_tokens, data=pooled.data)
+    raise InternalError("the engine answered without a vector")
 
 
 class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
@@ -67,7 +80,40 @@ class EncodeHandler(SglangHandler, EmbeddingHandler):
     put = post
 
 
+class RerankHandler(OpenaiHandler, EmbeddingHandler):
+    """Documents by how well they answer a query: SGLang's."""
+
+    names = rerank.NAMES
+
+    async def post(self) -> None:
+        await self.serve(self._rank(await self.parsed(rerank.parse_rerank)))
+
+    put = post
+
+    async def _rank(self, ranking: rerank.Ranking) -> None:
+        if self.engine.model is None:  # which says what to ask; whatever is asked starts an engine
+            await ask_tokenizer(self.engine, TokenizeRequest(rid=uuid.uuid4().hex))
+        assert self.engine.model is not None
+        outputs = await self.ask_all(rerank.requests(ranking, self.engine.model))
+        size = sum(len(chat[1].text) for chat in ranking.chats)
+        await self.write_whole(await off_loop(size, self.ranked, ranking, outputs))
+
+    def ranked(self, ranking: rerank.Ranking, outputs: list[Scored]) -> bytes:
+        """The answer."""
+        return rerank.sglang_body(ranking, outputs)
+
+
+class JinaRerankHandler(RerankHandler):
+    """… in the shape that vLLM has for Jina's and Cohere's clients."""
+
+    def ranked(self, ranking: rerank.Ranking, outputs: list[Scored]) -> bytes:
+        return rerank.jina_body(ranking, outputs, self.engine.config.model)
+
+
 HANDLERS = [
     (r"v1/embeddings", EmbeddingsHandler),
     (r"encode", EncodeHandler),
+    (r"classify", EncodeHandler),
+    (r"v1/rerank", RerankHandler),
+    (r"(?:v2/)?rerank", JinaRerankHandler),
 ]

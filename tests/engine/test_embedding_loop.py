@@ -18,7 +18,7 @@ def test_texts_are_tried_alone_once_what_their_batch_computed_is_let_go(monkeypa
     layers: list[weakref.ref] = []
     held = []
 
-    def encode(prompts: list[list[int]]) -> torch.Tensor:
+    def encode(prompts: list[list[int]], _types: list[list[int]]) -> torch.Tensor:
         held.append(sum(layer() is not None for layer in layers))
         layer = torch.zeros(len(prompts), 2)
         layers.append(weakref.ref(layer))

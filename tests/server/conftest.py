@@ -282,3 +282,11 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Itera
     server = Server(tmp_path_factory.mktemp("jupyter"), *arguments, app="jupyter_server", base="/user/x/")
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """nbgen standing alone, which loads one model after the other."""
+    running = Server(tmp_path_factory.mktemp("changing"), "--NbgenApp.autoload=False", "--NbgenApp.dtype=float32")
+    yield running
+    running.stop()

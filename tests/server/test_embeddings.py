@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,14 +99,6 @@ class Served(NamedTuple):
         return openai.OpenAI(base_url=root, api_key=headers["authorization"].split()[-1], max_retries=0)
 
 
-@pytest.fixture(scope="module")
-def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that loads one model after the other."""
-    running = Server(tmp_path_factory.mktemp("home"), "--NbgenApp.autoload=False", "--NbgenApp.dtype=float32")
-    yield running
-    running.stop()
-
-
 @pytest.fixture(scope="module", params=SERVED)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Case]:
     """A model's folder, and what is in it."""
@@ -116,8 +107,8 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def served(embedding: Server, saved: tuple[Path, Case]) -> Served:
-    return Served(embedding.serving(saved[0]), *saved)
+def served(changing: Server, saved: tuple[Path, Case]) -> Served:
+    return Served(changing.serving(saved[0]), *saved)
 
 
 @pytest.mark.parametrize("name", CASES)
