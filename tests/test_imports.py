@@ -41,7 +41,7 @@ BOOKKEEPING = {
     "decode_row",
     "media_prompt",
     "media_queue",
-    "media_lane",
+    "slow_lane",
     "detokenizer",
     "chat_rounds",
     "grammar",

@@ -1,7 +1,7 @@
 """The steps of an engine and the messages between them.
 
-One thread computes (`run`); another receives, tokenizes and admits, so that a long prompt's tokens never hold up a
-running stream; requests whose media have to be decoded first are admitted by a third.
+One thread computes (`run`); another receives, tokenizes and admits, so that a prompt's tokens never hold up a running
+stream. Requests whose media have to be decoded first, or whose texts are long, are admitted by two more.
 """
 
 import logging
@@ -33,9 +33,9 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.endings import ABORTED, ended_by
 from nbgen.engine.grammar import LABELS, Compiled, Grammar
-from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.slow_lane import SlowLanes
 from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError, writable
 from nbgen.frames import ToEngine
@@ -104,8 +104,8 @@ class Loop:
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._pulse = Pulse(channel.send, assembly.occupation.device.type, assembly.run_seconds)
-        self._media = MediaLane(self._pulse.bounded(self._admit, MEDIA_SECONDS))
         self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
+        self._lanes = SlowLanes(self._pulse.bounded(self._admit, MEDIA_SECONDS), self._admit_text)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
@@ -132,37 +132,39 @@ class Loop:
             for message in messages:
                 self._hear(message)
         finally:  # also where a message cannot be read: an engine that hears nothing must not go on
-            self._media.close()
+            self._lanes.close()
             self._inbox.put(None)
 
     def _hear(self, message: ToEngine) -> None:
         if isinstance(message, TensorPiece):
             self._pieces.add(message)
-        elif isinstance(message, GenerateRequest) and message.media:
-            self._media.put(message)
         elif isinstance(message, Request):
-            self._admit_text(message)()
+            if not self._lanes.take(message):
+                self._admit_text(message)()
         elif isinstance(message, AdapterCommand):
             self._name(message)
         elif isinstance(message, AbortRequest):
             self._abort(message)
         elif not isinstance(message, LoadModel):
+            if isinstance(message, PauseGeneration) and message.mode == "abort":
+                for rid in self._lanes.prompts():
+                    self._abort(AbortRequest(rid=rid))
             self._inbox.put(message)  # type: ignore[arg-type]  # what is for tensors goes to another process
 
     def _abort(self, message: AbortRequest) -> None:
-        """Have a request end; one whose media are not decoded yet ends here."""
+        """Have a request end; one that is not admitted yet ends here."""
         self._pieces.drop(message.rid)
-        if (request := self._media.withdraw(message.rid)) is None:
+        if (request := self._lanes.withdraw(message.rid)) is None:
             return self._inbox.put(message)
-        outputs = [GenerateOutput(rid=message.rid, index=i, finish_reason=ABORTED) for i in range(request.params.n)]
+        samples = range(request.params.n if isinstance(request, GenerateRequest) else 0)
+        outputs = [GenerateOutput(rid=message.rid, index=i, finish_reason=ABORTED) for i in samples]
         self._channel.send(StepOutputs(outputs=outputs))
 
     def _admit(self, request: Request) -> Callable[[], None]:
         """What is left to do for a request: hand it on, or refuse it."""
         try:
             if not isinstance(request, GenerateRequest):
-                self._channel.send(self._admission.translate(request))
-                return lambda: None
+                return partial(self._channel.send, self._admission.translate(request))
             request = self._pieces.complete(request)
             sequences = self._admission.sequences(request)
             if (grammar := sequences[0].params.grammar) is None:

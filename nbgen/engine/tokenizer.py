@@ -73,7 +73,7 @@ class Tokenizer:
         self._check_length(text, field)
         # Half a surrogate pair, which the arguments of a call may hold, as JSON writes it.
         whole = text.encode("utf-8", "backslashreplace").decode()
-        return self._tokenizer.encode(whole, add_special_tokens=add_special_tokens)
+        return self._ids(whole, add_special_tokens)
 
     def encode_chat(
         self,
@@ -150,6 +150,11 @@ class Tokenizer:
             messages, tools=tools or None, tokenize=False, add_generation_prompt=opens, **options
         )
 
+    def _ids(self, text: str, special: bool) -> list[int]:
+        if _encodes_plainly(self._tokenizer):  # without offsets: in half the time, and nobody waits while they go
+            return self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        return self._tokenizer.encode(text, add_special_tokens=special)
+
     def decoder(self, *, skip_special_tokens: bool, spaces_between: bool) -> Callable[[list[int]], str]:
         """A function from ids to text."""
         if _decodes_plainly(self._tokenizer):
@@ -219,6 +224,17 @@ def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
         PreTrainedTokenizerFast.decode,
         PreTrainedTokenizerFast._decode,
     )
+
+
+def _encodes_plainly(tokenizer: Any) -> bool:
+    """The same of encoding, which cuts and pads where the library was told to: transformers takes that back."""
+    kind = type(tokenizer)
+    plain = PreTrainedTokenizerFast
+    if not isinstance(tokenizer, plain) or (kind.encode, kind._encode_plus) != (plain.encode, plain._encode_plus):
+        return False
+    backend = tokenizer.backend_tokenizer
+    keeps_special = backend.encode_special_tokens == tokenizer.split_special_tokens
+    return keeps_special and backend.truncation is None and backend.padding is None
 
 
 def _is_byte(token: str) -> bool:

@@ -329,7 +329,7 @@ def test_an_admission_that_does_not_end_silences_the_engine(
     monkeypatch.setattr(loop, "ADMISSION_SECONDS" if kind == "text" else "MEDIA_SECONDS", 0.1)
     monkeypatch.setattr(assembly.admission._tokenizer._tokenizer, "chat_template", template)
     if kind == "media":
-        monkeypatch.setattr(Loop, "_hear", lambda loop, message: loop._media.put(message))
+        monkeypatch.setattr(Loop, "_hear", lambda loop, message: loop._lanes.media.put(message))
     served = Served(partial(Loop, assembly=assembly))
     chat = [ChatMessage(role="user", content="hi")]
     served.send(GenerateRequest(rid="r", messages=chat, params=SamplingParams(max_new_tokens=1, ignore_eos=True)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from nbgen.engine.template_messages import adapted
@@ -25,6 +25,48 @@ def test_a_byte_level_vocabulary_tells_every_tokens_bytes(tmp_path: Path) -> Non
     tokenizer = tokenizer_of(tmp_path)
     found = [tokenizer.token_bytes(token) for token in tokenizer.encode(TEXT)]
     assert found == [bytes([byte]) for byte in TEXT.encode()]
+
+
+def backend(kind: str) -> Backend:
+    """A tokenizer that changes text first, leaves some of it out, and puts special tokens around it."""
+    pieces = ["[UNK]", "[CLS]", "[SEP]", *"abehlnosw▁,", "##e", "##l", "hel", "▁hel"]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    if kind == "words":
+        made = Backend(models.WordPiece(vocab, unk_token="[UNK]"))
+        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    else:
+        made = Backend(models.Unigram([(piece, -float(len(vocab) - i)) for i, piece in enumerate(pieces)], unk_id=0))
+        made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    made.add_special_tokens(["[CLS]", "[SEP]"])
+    around = [("[CLS]", 1), ("[SEP]", 2)]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces"])
+@pytest.mark.parametrize("special", [True, False])
+def test_a_text_has_the_ids_that_transformers_gives_it_without_what_takes_it_long(
+    kind: str, special: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets, of which it lets nobody else run as it forgets them."""
+    text = "Hello, ﬁｱ! [SEP] ab\u0301é 🙂\n hello " * 50
+    pretrained = PreTrainedTokenizerFast(tokenizer_object=backend(kind))
+    expected = pretrained.encode(text, add_special_tokens=special)
+    monkeypatch.setattr(pretrained, "encode", None)
+    assert Tokenizer(pretrained, set(), 512).encode(text, add_special_tokens=special) == expected
+
+
+@pytest.mark.parametrize("change", ["cuts", "pads", "knows no special tokens"])
+def test_a_text_is_neither_cut_nor_padded_where_others_use_its_tokenizer(change: str) -> None:
+    pretrained = PreTrainedTokenizerFast(tokenizer_object=backend("words"))
+    tokenizer, expected = Tokenizer(pretrained, set(), 512), pretrained.encode("hello [SEP] hello")
+    if change == "cuts":
+        pretrained.backend_tokenizer.enable_truncation(3)
+    elif change == "pads":
+        pretrained.backend_tokenizer.enable_padding(length=30)
+    else:
+        pretrained.backend_tokenizer.encode_special_tokens = True
+    assert tokenizer.encode("hello [SEP] hello") == expected
 
 
 @pytest.mark.parametrize("way", ["objects", "tags"])

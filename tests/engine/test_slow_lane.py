@@ -1,16 +1,25 @@
-"""Who sends images holds nobody up, and may change their mind."""
+"""Who sends images or long texts holds nobody up, and may change their mind."""
 
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from nbgen.engine.media_lane import MediaLane
+from nbgen.commands import ContinueGeneration, PauseGeneration
+from nbgen.engine.slow_lane import SlowLane
 from nbgen.engine_state import EngineReady
-from nbgen.messages import AbortRequest, GenerateOutput, GenerateRequest, StepOutputs
+from nbgen.messages import (
+    AbortRequest,
+    ChatMessage,
+    GenerateOutput,
+    GenerateRequest,
+    StepOutputs,
+    TokenizeRequest,
+)
 from nbgen.sampling_params import SamplingParams
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, save_model
 from tests.engine.multimodal import save
 from tests.engine.test_images import media, picture
 from tests.engine.test_process import Peer
@@ -52,13 +61,47 @@ def test_images_that_are_aborted_at_once_are_answered_and_come_to_nothing(peer: 
     test_an_image_is_described_in_the_engine_process(peer)
 
 
-class Lane(MediaLane):
+def test_long_texts_hold_up_nobody_and_end_at_once_where_nobody_wants_them(
+    tmp_path: Path,
+) -> None:
+    """Each takes a tenth of a second, and is then refused for its length."""
+    peer = Peer(str(save_model(tmp_path / "long", max_position_embeddings=2**16)))
+    peer.receive_until(EngineReady)
+    text, hi = "a word " * 2**17, [ChatMessage(role="user", content="Hi")]
+    one = SamplingParams(max_new_tokens=1, ignore_eos=True)
+    longs = [
+        GenerateRequest(rid="a", text=text, params=one),
+        GenerateRequest(rid="b", messages=[ChatMessage(role="user", content=text)], params=one),
+        TokenizeRequest(rid="c", texts=[text]),
+        GenerateRequest(rid="d", text=text, params=SamplingParams(n=2)),
+        GenerateRequest(rid="e", text=text, params=one),
+    ]
+    short = GenerateRequest(rid="short", messages=hi, params=one)
+    ends: list[tuple[str, str]] = []
+
+    def wait_for(rid: str) -> None:
+        while not any(end[0] == rid for end in ends):
+            outputs = peer.receive_until(StepOutputs)[-1].outputs
+            ends.extend((output.rid, output.finish_reason.type) for output in outputs if output.finish_reason)
+
+    peer.send(*longs, AbortRequest(rid="d"), short)
+    wait_for("short")
+    assert ends == [("d", "abort")] * 2 + [("short", "length")]
+    peer.send(PauseGeneration(mode="abort"), ContinueGeneration(), GenerateRequest(rid="last", text=text, params=one))
+    wait_for("last")
+    peer.close()
+    assert ("e", "abort") in ends
+    assert ends[-1] == ("last", "error")
+    assert len(ends) == 7
+
+
+class Lane(SlowLane):
     """Admits a request when it is told to; those that were handed on are `seen`, in their order."""
 
     def __init__(self) -> None:
         self.seen: list[GenerateRequest] = []
         self.begun, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
-        super().__init__(self._decode)
+        super().__init__("test", self._decode)
 
     def _decode(self, request: GenerateRequest) -> Callable[[], None]:
         self.begun.release()

@@ -1,0 +1,103 @@
+"""Requests that take a while to admit: one after the other, beside all others, which need not wait for them.
+
+They are those whose media have to be decoded, and those of long texts. Knows neither media nor tokens.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from nbgen.messages import DetokenizeRequest, GenerateRequest, Request, TokenizeRequest
+
+#: What is to be done for a request; it returns what is left to do, which is little.
+Admit = Callable[[Request], Callable[[], None]]
+#: Characters, or ids, whose admission takes 10 ms: much more than to hand them to another thread.
+LONG = 2**15
+
+
+class SlowLanes:
+    """One for media, one for long texts. Who was withdrawn will never be admitted."""
+
+    def __init__(self, media: Admit, text: Admit) -> None:
+        self.media, self.text = SlowLane("media", media), SlowLane("long-texts", text)
+
+    def take(self, request: Request) -> bool:
+        """Whether the request takes a while, and is admitted here."""
+        if isinstance(request, GenerateRequest) and request.media:
+            self.media.put(request)
+        elif _length(request) > LONG:
+            self.text.put(request)
+        else:
+            return False
+        return True
+
+    def withdraw(self, rid: str) -> Request | None:
+        """The request of this id, if it is not admitted yet."""
+        return self.media.withdraw(rid) or self.text.withdraw(rid)
+
+    def prompts(self) -> list[str]:
+        """The ids of those that are to be generated for, as far as they are not admitted yet."""
+        waiting = [*self.media.waiting(), *self.text.waiting()]
+        return [request.rid for request in waiting if isinstance(request, GenerateRequest)]
+
+    def close(self) -> None:
+        """End the threads once they have admitted what they hold."""
+        self.media.close()
+        self.text.close()
+
+
+class SlowLane:
+    """A thread that calls `admit` with each request put into it, and then what that returns, unless it is withdrawn."""
+
+    def __init__(self, name: str, admit: Admit) -> None:
+        self._name, self._admit = name, admit
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        #: Those that are not admitted yet, by their ids.
+        self._wanted: dict[str, Request] = {}
+        self._lock = threading.Lock()
+
+    def put(self, request: Request) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        with self._lock:
+            self._wanted[request.rid] = request
+        self._requests.put(request)
+
+    def withdraw(self, rid: str) -> Request | None:
+        with self._lock:
+            return self._wanted.pop(rid, None)
+
+    def waiting(self) -> list[Request]:
+        with self._lock:
+            return list(self._wanted.values())
+
+    def close(self) -> None:
+        self._requests.put(None)
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            if self._is_wanted(request):
+                self._finish(request, self._admit(request))
+
+    def _is_wanted(self, request: Request) -> bool:
+        """Whether it was not withdrawn: another may have its id by now."""
+        return self._wanted.get(request.rid) is request
+
+    def _finish(self, request: Request, hand_on: Callable[[], None]) -> None:
+        with self._lock:
+            if self._is_wanted(request):
+                del self._wanted[request.rid]
+                hand_on()
+
+
+def _length(request: Request) -> int:
+    """How much there is to read of it."""
+    if isinstance(request, DetokenizeRequest):
+        return sum(map(len, request.token_ids))
+    if isinstance(request, GenerateRequest | TokenizeRequest):
+        texts = request.texts if isinstance(request, TokenizeRequest) else [request.text or ""]
+        chat = (m.text + m.reasoning + "".join(c.arguments for c in m.tool_calls) for m in request.messages or ())
+        return sum(map(len, texts)) + sum(map(len, chat))
+    return 0
