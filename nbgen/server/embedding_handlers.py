@@ -115,5 +115,6 @@ HANDLERS = [
     (r"encode", EncodeHandler),
     (r"classify", EncodeHandler),
     (r"v1/rerank", RerankHandler),
-    (r"(?:v2/)?rerank", JinaRerankHandler),
+    (r"rerank", JinaRerankHandler),
+    (r"v2/rerank", JinaRerankHandler),
 ]

@@ -342,7 +342,7 @@ def test_an_admission_that_does_not_end_silences_the_engine(
 def embedding() -> Iterator["Served"]:
     """A model that embeds everything as zeros."""
     info = SimpleNamespace(name="zeros", vocab_size=100, context_length=100)
-    model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=lambda ids: torch.zeros(len(ids), 2))
+    model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=lambda ids, _: torch.zeros(len(ids), 2))
     served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None))
     yield served
     served.close()
@@ -398,7 +398,7 @@ def test_texts_that_nobody_wants_any_more_leave_their_places_to_others(embedding
 def test_nor_is_a_batch_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     lasting = Lasting(monkeypatch)
 
-    def encode(prompts: list[list[int]]) -> torch.Tensor:
+    def encode(prompts: list[list[int]], _types: list[list[int]]) -> torch.Tensor:
         lasting()
         return torch.zeros(len(prompts), 2)
 
