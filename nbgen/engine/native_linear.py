@@ -29,7 +29,7 @@ class LinearFields(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("weight", "bias", "down", "up")),
         *((name, c_void_p) for name in ("bfloat16", "float16", "integers", "scales", "steps")),
-        *((name, c_void_p) for name in ("numbers", "exponents", "factors")),
+        *((name, c_void_p) for name in ("numbers", "exponents", "factors", "order")),
         *((name, c_int64) for name in ("inputs", "outputs")),
     ]
 
@@ -50,6 +50,8 @@ class NativeProduct(nn.Module):
             raise ValueError(f"no product of our own for {weight.dtype}")
         self.out_features, self.in_features = weight.shape
         self.bias = bias
+        #: Where the input is that each of a row's weights is for, if these are not in the order of inputs.
+        self.order: torch.Tensor | None = None
         self._dtype, self._multiply = weight.dtype, multiply
 
     def fields(self, rows: slice = ALL, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
@@ -58,7 +60,7 @@ class NativeProduct(nn.Module):
         if rows is not ALL:
             numbers = {name: None if tensor is None else tensor[rows] for name, tensor in numbers.items()}
         down, up = matrices or (None, None)
-        tensors = {**numbers, "down": down, "up": up}
+        tensors = {**numbers, "down": down, "up": up, "order": self.order}
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
         outputs = len(range(self.out_features)[rows])
         return LinearFields(**pointers, inputs=self.in_features, outputs=outputs)

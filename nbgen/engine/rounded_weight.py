@@ -3,7 +3,8 @@
 Knows nothing of who rounded it, or how it lies in files.
 """
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from nbgen.engine.native_scaled_linear import BLOCK
 class RoundedWeight(NamedTuple):
     """`[out, in]` of int8 `values`, and float32 `[out, groups]`: a group's step, and its weight that is 0.
 
-    A group is as many inputs as any other, side by side, unless `group_of` has the group of each input.
+    A group is as many inputs as any other, side by side, unless `group_of` `[in]` of int64 has the group of each input.
     """
 
     values: torch.Tensor
@@ -28,22 +29,38 @@ class RoundedWeight(NamedTuple):
 
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
         """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
-        if self.group_of is not None:
-            return None
         shape = torch.empty(self.values.shape, dtype=dtype, device="meta")
-        size = self.values.shape[1] // self.step.shape[1]
-        repeats, rest = divmod(size, GROUP)
-        if not rest and self.values.min() >= -8 and self.values.max() <= 7 and fits(shape):
-            scales = torch.stack((self.step, self.middle), 2).repeat_interleave(repeats, 1).transpose(0, 1)
-            return int4_layer(shape, bias, ((self.values + 8).view(torch.uint8), scales.to(dtype).contiguous()))
+        if self.group_of is None or (order := _order(self.group_of.numpy().tobytes())) is None:
+            return self._in_order(shape, bias)
+        if not suits(shape):
+            return None
+        own = self._replace(values=self.values[:, order], group_of=self.group_of[order])
+        if (layer := own._in_order(shape, bias)) is not None:
+            layer.order = order
+        return layer
+
+    def _in_order(self, shape: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        """The same where a group's inputs lie side by side."""
+        blocks = self._blocks(GROUP)
+        if blocks is not None and self.values.min() >= -8 and self.values.max() <= 7 and fits(shape):
+            scales = torch.stack((self.step, self.middle), 2)[:, blocks].transpose(0, 1)
+            return int4_layer(shape, bias, ((self.values + 8).view(torch.uint8), scales.to(shape.dtype).contiguous()))
         if self.middle.any():
             return None
         if self.step.shape[1] == 1:
             return int8_layer(shape, bias, (self.values, self.step[:, 0].contiguous()))
-        repeats, rest = divmod(size, BLOCK)
-        if rest or not suits(shape):
+        if (blocks := self._blocks(BLOCK)) is None or not suits(shape):
             return None
-        return NativeInt8Linear(shape, bias, (self.values, self.step.repeat_interleave(repeats, 1)))
+        return NativeInt8Linear(shape, bias, (self.values, self.step[:, blocks]))
+
+    def _blocks(self, size: int) -> torch.Tensor | None:
+        """Of every so many inputs the group that all of them are in; None where some are in several."""
+        inputs, groups = self.values.shape[1], self.step.shape[1]
+        if inputs % size:
+            return None
+        group_of = torch.arange(inputs) // (inputs // groups) if self.group_of is None else self.group_of
+        blocks = group_of.view(-1, size)
+        return blocks[:, 0] if bool((blocks == blocks[:, :1]).all()) else None
 
     def whole(self) -> torch.Tensor:
         """The weight in float32, of experts all of theirs."""
@@ -51,3 +68,10 @@ class RoundedWeight(NamedTuple):
             return self.values.float().mul_(self.step[:, self.group_of]).add_(self.middle[:, self.group_of])
         grouped = self.values.unflatten(-1, (self.step.shape[-1], -1)).float()
         return grouped.mul_(self.step[..., None]).add_(self.middle[..., None]).flatten(-2)
+
+
+@lru_cache(maxsize=8)
+def _order(group_of: bytes) -> torch.Tensor | None:
+    """Inputs group by group; None where they are so. Layers of the same inputs share it: their rows are ordered once."""
+    groups = torch.frombuffer(bytearray(group_of), dtype=torch.int64)
+    return None if bool((groups.diff() >= 0).all()) else groups.argsort(stable=True).int()

@@ -1,6 +1,6 @@
 """Checkpoints that are packed into words keep their bits, and their text and scores are those of the very numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,21 @@ from tests.engine.test_checkpoint_formats import expected, written
 FOUR, EIGHT = Int4Linear | NativeInt4Linear, Int8Linear | NativeInt8Linear
 #: Where there is no C++ these weights are written out.
 OURS = native_linear.readable(nn.Linear(64, 64))
-CODED, BLOCKS = (NativeScaledLinear, NativeInt8Linear) if OURS else (None, None)
+CODED, BLOCKS, SORTED = (NativeScaledLinear, NativeInt8Linear, NativeInt4Linear) if OURS else (None, None, None)
 IDS = torch.arange(30)[None] + 4
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+#: GPTQ's `desc_act`: an input's group is anywhere, and another for each layer.
+ACT = GPTQ | {"desc_act": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}
 BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+CHANCE = np.random.default_rng(0)
+
+
+def anywhere(size: int) -> Callable[[int], np.ndarray]:
+    return lambda inputs: CHANCE.permutation(inputs) // size
+
+
 #: By name: what config.json says, who packs, and the layer that stands there then.
 FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
     "gptq": (GPTQ, packers.gptq(Rounding()), FOUR),
@@ -44,6 +53,8 @@ FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
     "gptq 8": (GPTQ | {"bits": 8}, packers.gptq(Rounding(bits=8)), None),
     "gptq 8 blocks": (GPTQ | {"bits": 8, "group_size": 64}, packers.gptq(Rounding(8, 64, symmetric=True)), BLOCKS),
     "gptq 8 rows": (GPTQ | {"bits": 8, "group_size": -1}, packers.gptq(Rounding(8, -1, symmetric=True)), EIGHT),
+    "gptq act": (ACT, packers.gptq(Rounding(), order=anywhere(32)), SORTED),
+    "gptq 8 act": (ACT | {"bits": 8}, packers.gptq(Rounding(8, symmetric=True), order=anywhere(64)), BLOCKS),
     "awq": (AWQ, packers.awq(Rounding()), FOUR),
     "awq 64": (AWQ | {"group_size": 64}, packers.awq(Rounding(group=64)), FOUR),
     "autoround": (ROUND | {"packing_format": "auto_round:auto_gptq"}, packers.gptq(Rounding()), FOUR),
@@ -81,16 +92,8 @@ def test_text_and_scores_are_those_of_the_numbers(name: str, tiny_model: Path, t
     assert written(packed) == expected(plain)
 
 
-def test_inputs_in_the_order_of_their_weight_are_written_out(tiny_model: Path, tmp_path: Path) -> None:
-    """GPTQ's `desc_act`: an input's group is anywhere."""
-    order = lambda inputs: np.random.default_rng(0).permutation(inputs) // 32  # noqa: E731
-    packed, plain = packers.pack(tiny_model, tmp_path, GPTQ | {"desc_act": True}, packers.gptq(Rounding(), order=order))
-    assert type(loaded(packed).model.model.layers[0].mlp.up_proj) is nn.Linear
-    assert written(packed) == expected(plain)
-
-
 @pytest.mark.parametrize("computes", [True, False])
-@pytest.mark.parametrize("name", ["awq", "nf4"])
+@pytest.mark.parametrize("name", ["awq", "gptq act", "nf4"])
 def test_of_16_bits(tiny_model: Path, tmp_path: Path, name: str, computes: bool) -> None:
     """As checkpoints are; where there is no arithmetic for their type the numbers are the very same."""
     if computes and not device.computes_bfloat16(torch.device("cpu")):
@@ -112,6 +115,7 @@ def test_of_16_bits(tiny_model: Path, tmp_path: Path, name: str, computes: bool)
     [
         ("gptq", NativeInt4Linear),
         ("gptq 8 blocks", NativeInt8Linear),
+        ("gptq act", NativeInt4Linear),
         ("awq", NativeInt4Linear),
         ("nf4", NativeScaledLinear),
     ],
@@ -188,7 +192,9 @@ def test_a_last_group_of_fewer_inputs(tmp_path: Path) -> None:
         return {name: tensor for name, tensor in tensors.items() if name != "g_idx"}, numbers
 
     packed, plain = packers.pack(folder, tmp_path, ROUND | {"group_size": 128}, without_groups)
-    check_scores(loaded(packed).model, plain)
+    found = loaded(packed).model
+    assert isinstance(found.model.layers[0].mlp.up_proj, FOUR)
+    check_scores(found, plain)
 
 
 def test_a_last_block_of_fewer_weights(tmp_path: Path) -> None:

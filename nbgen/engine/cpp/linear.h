@@ -9,8 +9,9 @@
 // A linear layer; no bias is null. Its weights are `weight`, or the same numbers in 16 bits, or `integers` times the `scales`
 // of each output or the `factors` `[outputs, groups / 2]` of two groups; or four bits each: where there are `steps` `[outputs,
 // groups, 2]`, so many of its group's steps from its middle, where there are `exponents` `[outputs, groups]`, numbers times
-// its group's power of two, and where there are 16 `numbers`, one of these times the factor of two groups. What adapters add
-// (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
+// its group's power of two, and where there are 16 `numbers`, one of these times the factor of two groups. Rounded weights are
+// those of the inputs in the `order` `[inputs]`, if that is not null. What adapters add (LoRA, Hu et al. 2021) goes through
+// `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
 template <typename T>
 struct Linear {
     const T* weight;
@@ -25,6 +26,7 @@ struct Linear {
     const float* numbers;
     const uint8_t* exponents;
     const float* factors;
+    const int32_t* order;
     int64_t inputs, outputs;
 };
 

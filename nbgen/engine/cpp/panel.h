@@ -16,8 +16,8 @@ constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
 
 constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel meets them
 
-// A thread's own, for so many vectors.
-template <typename T>
+// A thread's own, for so many vectors of what is told apart by its `For`.
+template <typename T, typename For = T>
 T* room_of(int64_t vectors) {
     struct alignas(VECTOR) Line {
         Numbers<T> numbers;

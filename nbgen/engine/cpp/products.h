@@ -83,6 +83,16 @@ class Inputs {
         return false;
     }
 
+    // Rows whose inputs come as the layer's weights do. A thread has room for those of one `Inputs` at a time.
+    const T* ordered(const Linear<T>& linear) const {
+        if (!linear.order) return numbers;
+        T* made = room_of<T, Inputs>(rows * linear.inputs / STEP<T>);
+        if (linear.order != std::exchange(order_, linear.order))
+            for (int64_t m = 0; m < rows * linear.inputs; m += linear.inputs)
+                for (int64_t k = 0; k < linear.inputs; k++) made[m + k] = numbers[m + linear.order[k]];
+        return made;
+    }
+
     int64_t rows;
     const T* numbers;
 
@@ -109,6 +119,7 @@ class Inputs {
     const T* packed_ = nullptr;
 #endif
     const T* strips_ = nullptr;
+    mutable const int32_t* order_ = nullptr;
 };
 
 // The weights of one output, of a layer that is not rounded.
@@ -150,7 +161,7 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
         end -= rest;
     }
     by_kind(linear, [&](auto kind) {
-        multiply_by_panel<typename decltype(kind)::Weights>(linear, inputs.rows, inputs.numbers, output, begin, end);
+        multiply_by_panel<typename decltype(kind)::Weights>(linear, inputs.rows, inputs.ordered(linear), output, begin, end);
     });
 }
 
@@ -161,12 +172,13 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const
         return cut.each([&](int64_t begin, int64_t end) {
             for (; begin < end; begin += PANEL) multiply_panel(linear, inputs, output, begin, std::min(end, begin + PANEL));
         });
+    const T* numbers = inputs.ordered(linear);
     by_kind(linear, [&](auto kind) {
         using Kind = typename decltype(kind)::Weights;
         if constexpr (FEW<Kind> > AT_ONCE)
-            if (inputs.rows > AT_ONCE) return read_strips<Kind>(linear, inputs.rows, inputs.numbers, output, cut);
+            if (inputs.rows > AT_ONCE) return read_strips<Kind>(linear, inputs.rows, numbers, output, cut);
         static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<std::min(FEW<Kind>, AT_ONCE)>());
-        few[inputs.rows - 1](linear, inputs.numbers, output, cut);
+        few[inputs.rows - 1](linear, numbers, output, cut);
     });
 }
 
