@@ -164,7 +164,7 @@ class _Writer:
         return int(low), int(high)
 
     def _sequence(self, items: Any, flags: int) -> str:
-        return "".join(self._item(*each, flags) for each in items)
+        return "".join(self._item(operation, details, flags) for operation, details in items)
 
     def _item(self, operation: Any, details: Any, flags: int) -> str:
         if operation in _SETS:
@@ -175,10 +175,13 @@ class _Writer:
             _, added, removed, inner = details
             return _group(self._sequence(inner, (flags | added) & ~removed))
         if operation in _REPEATS:
-            return self._repeat(*details, flags)
+            low, high, body = details
+            return self._repeat(low, high, body, flags)
         raise self._refused(_REFUSED.get(operation, "cannot be written"))
 
     def _set(self, ranges: Ranges) -> str:
+        if not _without(ranges, HALVES):
+            raise GrammarError("it matches no text at all")
         if not self._json:
             return _class(_without(ranges, HALVES))
         plain = _without(ranges, _without([(0, LAST)], PLAIN))
