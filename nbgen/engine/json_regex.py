@@ -29,6 +29,8 @@ _HEX = "[0-9a-fA-F]"
 _CODE = f"u([0-9a-cefA-CEF]{_HEX}|[dD][0-7]){_HEX}{{2}}"
 _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
 CODES = rf'\\(["\\/bfnrt]|{_CODE}|{_PAIR})'
+#: Nothing, without which xgrammar reads a regex of ASCII in another way, which takes no escape beside other characters.
+ESCAPED = "é{0}"
 HALVES: Ranges = [(0xD800, 0xDFFF)]
 _LINE_ENDS: Ranges = [(10, 10), (13, 13), (0x2028, 0x2029)]
 _SPACES: Ranges = [(9, 13), (32, 32), (0xA0, 0xA0), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
@@ -94,7 +96,7 @@ class _Writer:
         found = self._alternatives(list(self._parsed), anywhere, anywhere, flags)
         if found is None:
             raise GrammarError(f"the pattern {self._pattern!r:.80} matches no text of such a length")
-        return found
+        return found + ESCAPED if self._json and r"\\" in found and found.isascii() else found
 
     def beginning(self) -> list[Ranges]:
         """The characters that each text begins with, as far as that is plain to see."""
@@ -199,9 +201,7 @@ class _Writer:
         if (low, high) == (0, 1):  # of `(…)?` xgrammar lets the end stand alone if that may be repeated
             return f"(|{text})"
         if one is text and one.startswith("("):
-            return _counted(
-                one, low, high, f"({_class(PLAIN)}|{CODES})" if one.startswith(f"({_class(PLAIN)}|") else one
-            )
+            return _counted(one, low, high)
         if high >= ENDLESS:
             return one + {0: "*", 1: "+"}.get(low, f"{{{low},}}")
         return f"{one}{{{low},{high}}}"
@@ -268,12 +268,14 @@ def _group(text: str) -> str:
     return f"({text})" if text else ""
 
 
-def _counted(one: str, low: int, high: int, more_of: str) -> str:
+def _counted(one: str, low: int, high: int) -> str:
     """So many of what is no class: written out, as xgrammar tells at every token anew what ends one that it counts."""
     blocks, singles = divmod(low, BLOCK[-1])
     begin = (f"({one * BLOCK[-1]}){{{blocks}}}" if blocks else "") + one * singles
     if high >= ENDLESS:
-        return f"{begin}{more_of}*"
+        plain, _, escaped = one[1:-1].rpartition(r"|\\")
+        escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
+        return f"{begin}{plain}*({escaped}{plain}*)*" if plain else f"{begin}{one}*"
     more = high - low
     if more < SINGLY:
         return begin + _up_to(one, more)

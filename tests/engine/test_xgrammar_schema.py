@@ -49,6 +49,7 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["C:x", "C:\\x"],
     ),
     "a pattern of either case": ({"type": "string", "pattern": "(?i)^ab[c-d]$"}, ["aBC"], ["abe"]),
+    "a pattern of ASCII with a quote": ({"type": "string", "pattern": '^("|[a-z])+$'}, ['"', 'a"b'], ["", "A"]),
     "a pattern and lengths": (
         {"type": "string", "pattern": "^[a-z][a-z0-9-]*$", "minLength": 2, "maxLength": 5},
         ["ab", "a-123"],
