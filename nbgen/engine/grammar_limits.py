@@ -7,8 +7,10 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from nbgen.engine.grammar import LABELS, Grammar, GrammarError
+from nbgen.engine.json_types import listed
 from nbgen.engine.schema_keywords import COUNTS, NO_CHARACTER, check_keywords
 from nbgen.engine.structural_tag import current, parts
 from nbgen.sampling_params import STRING_FORMATS
@@ -40,6 +42,8 @@ IGNORED = (
 ONE = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "propertyNames")
 MANY = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions")
+#: Formats that any string has.
+ANY_TEXT = {"password", "binary", "path", "file-path", "directory-path"}
 #: Formats that no empty string has.
 NEVER_EMPTY = STRING_FORMATS - {"uri-reference", "uri-template", "json-pointer"}
 
@@ -213,12 +217,14 @@ def _check_text(node: dict[str, Any]) -> None:
     if isinstance(pattern := node.get("pattern"), str):
         check_regex(pattern)
     form = node.get("format")
-    if isinstance(form, str) and form not in STRING_FORMATS and node.get("type") in ("string", None):
+    if form in ANY_TEXT:
+        return
+    if isinstance(form, str) and form not in STRING_FORMATS and "string" in listed(node.get("type") or "string"):
         raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(STRING_FORMATS))}")
     given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]
     if implies_length(node):
         given.remove("minLength")
-    if len(given) > 1 and given != ["minLength", "maxLength"]:
+    if len(given) > 1 and given[0] == "format":
         raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")
 
 
@@ -256,10 +262,13 @@ def resolve(reference: str, root: Any) -> Any:
         )
     found = root
     for part in reference.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name[:9]) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
             raise GrammarError(f"$ref {reference!r:.80} leads nowhere")
-        found = found[name]
     if not isinstance(found, dict | bool):
         raise GrammarError(f"$ref {reference!r:.80} leads to what is no schema")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
+from nbgen.engine.json_regex import text_of_string, whole_answer
 from nbgen.engine.schema_dates import with_dates
 from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NO_RULES = "it has no rule like `root ::= ...`: for Lark's grammars start the server with --grammar-backend=llguidance"
-#: A character that stands for itself in a JSON string.
-PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
-#: Any more of them, each of the others as an escape: not where they are counted, for there a mask would take 100 ms.
-_HEX = "[0-9a-fA-F]"
-_CODE = f"u([0-9a-cefA-CEF]{_HEX}|[dD][0-7]){_HEX}{{2}}"
-_PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
-MORE = rf'(\\(["\\/bfnrt]|{_CODE}|{_PAIR}){PLAIN}*)*'
-#: The end of a group that may be left out, or an escape or a class of characters that is none.
-OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z))|\)\?\??", re.DOTALL)
 
 
 class XGrammarBackend:
@@ -87,11 +78,13 @@ class XGrammarBackend:
                 schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
                 return self._compiler.compile_json_schema(json.dumps(_prepared(schema)), **_written(schema))
             case "regex":
-                return self._compiler.compile_regex(grammar.text)
+                return self._compiler.compile_regex(whole_answer(grammar.text))
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
         tag = current(json.loads(grammar.text))
         for part in parts(tag):
+            if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+                part["pattern"] = whole_answer(part["pattern"])
             if part.get("type") in OF_SCHEMAS and part.get("json_schema") is None:
                 part["json_schema"] = {}
             if isinstance(part.get("json_schema"), dict):
@@ -184,18 +177,10 @@ def _prepared(schema: Any, *, raw: bool = False) -> Any:
     schema = with_dates(enforceable(schema))
     own = {id(each) for each in schema.get("properties", {}).values()} if raw else set[int]()
     for node in schemas(schema):
-        if "pattern" in node:
-            node["pattern"] = _with_optional(node["pattern"])
-        if named := node.get("patternProperties"):
-            node["patternProperties"] = {_with_optional(name): value for name, value in named.items()}
-        low, high = node.get("minLength"), node.get("maxLength")
-        if isinstance(low or high, int) and id(node) not in own:
+        low, high = node.get("minLength") or 0, node.get("maxLength")
+        if "pattern" in node or ((low or high is not None) and id(node) not in own):
             node.pop("minLength", None), node.pop("maxLength", None)
-            count, more = ("", MORE) if high is None else (high, "")
-            node["pattern"] = f"^{PLAIN}{{{low or 0},{count}}}{more}$"
+            node["pattern"] = f"^{text_of_string(node.get('pattern', ''), low, high, json=id(node) not in own)}$"
+        if named := node.get("patternProperties"):
+            node["patternProperties"] = {f"^{text_of_string(name)}$": value for name, value in named.items()}
     return schema
-
-
-def _with_optional(pattern: str) -> str:
-    """The pattern with `(…|)` for `(…)?`, of which xgrammar lets the end stand alone if that may be repeated."""
-    return OPTIONAL.sub(lambda found: found["other"] or "|)", pattern)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nbgen.date_patterns import OF_FORMATS
-from nbgen.engine.grammar_limits import schemas
+from nbgen.engine.grammar_limits import ANY_TEXT, schemas
 from nbgen.engine.json_types import listed
 
 
@@ -15,4 +15,6 @@ def with_dates(schema: Any) -> Any:
         if (pattern := OF_FORMATS.get(node.get("format", ""))) and "string" in listed(node.get("type")):
             del node["format"]
             node["pattern"] = pattern
+        elif node.get("format") in ANY_TEXT:
+            del node["format"]
     return schema

@@ -9,13 +9,15 @@ import json
 import math
 import re
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, resolve, schemas
+from nbgen.engine.json_regex import apart, text_of_string
 from nbgen.engine.json_types import listed, types_of_value
 from nbgen.engine.older_schema import modern
-from nbgen.engine.one_of import OneOf, Schema
+from nbgen.engine.one_of import OPEN, OneOf, Schema
 from nbgen.engine.schema_keywords import check_keywords
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
@@ -40,13 +42,16 @@ TOGETHER = (
     ("items", "prefixItems", "additionalItems", "unevaluatedItems"),
 )
 
+#: Sizes, the keywords of what has them, and that of anything.
+ROOM = (
+    (OF_TYPE["array"][4:], OF_TYPE["array"][:4], "items"),
+    (OF_TYPE["object"][6:], OF_TYPE["object"][:6], "additionalProperties"),
+)
+#: A reference that xgrammar follows, to what keeps its place.
+NAMED_SCHEMA = re.compile(r"#/(\$defs|definitions)/[^/%~]+")
+
 #: Digits that xgrammar writes after the point of a number with bounds.
 DECIMALS = 6
-
-#: Of a pattern, what xgrammar refuses or, worse, reads over; an escape or a class of characters that is none of it.
-_PATTERN = re.compile(
-    r"(?P<refused>\\[1-9bBkpP\"\\nrtfv]|\"|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)", re.DOTALL
-)
 
 
 def enforceable(schema: Any) -> Any:
@@ -99,20 +104,31 @@ class _References:
             if not isinstance(node, dict):
                 break
             if isinstance(node.get("$ref"), str):
-                node = self._found(node["$ref"])
+                node = self.joined(node) if _beside(node, "$ref", "type") else self._found(node["$ref"])
             elif "allOf" in (node := _without_all_of(node)):
                 (node,) = node["allOf"]
             else:
                 return _with_branches(node)
         return node
 
+    def joined(self, node: Schema) -> Schema:
+        """A reference, and what stands beside it, as one schema; as it is where that is no more than its type."""
+        others = _beside(node, "$ref")
+        if not isinstance(node.get("$ref"), str) or not others:
+            return node
+        found = self.target(node["$ref"])
+        types = found.get("type") if isinstance(found, dict) else None
+        if others.keys() == {"type"} and types and set(listed(types)) <= set(listed(others["type"])):
+            return {key: value for key, value in node.items() if key != "type"}
+        return _flat({key: node[key] for key in node if key not in RESTRICTIONS} | {"allOf": [found, others]})
+
     def place(self, reference: str) -> str:
-        """The reference, or another to the same schema where that was moved."""
+        """The reference, or another to the same schema where that was moved, as all are that have no name."""
         found = self._found(reference)
-        if reference not in self._outside:
+        if reference not in self._outside and (reference == "#" or NAMED_SCHEMA.fullmatch(reference)):
             return reference
         if reference not in self._names:  # the first of all, as it may lead to itself
-            name = f"{len(self._names)} moved from {reference.replace('~', ' ').replace('/', ' ')}"
+            name = f"{len(self._names)} moved from {re.sub('[~/%]', ' ', reference)}"
             self._names[reference] = name
             self.moved[name] = _rewritten(found, self)
         return f"#/$defs/{self._names[reference]}"
@@ -128,14 +144,15 @@ def _modern(schema: Any) -> Any:
 def _rewritten(node: Any, references: _References) -> Any:
     if not isinstance(node, dict):
         return node
-    node = _without_all_of(node)
+    node = _without_all_of(references.joined(node))
     node = _with_branches(node)
     if isinstance(branches := node.get("oneOf"), list):
         others = {key: value for key, value in node.items() if key != "oneOf"}
         node = others | {"anyOf": references.one_of.exclusive(branches)}
-    node = _with_reference(node, references)
+    if isinstance(node.get("$ref"), str):
+        node = node | {"$ref": references.place(node["$ref"])}
     node = _with_values(node)
-    node = _with_required(_with_type(node))
+    node = _with_required(_with_room(_with_type(node)))
     if implies_length(node):
         node = {key: value for key, value in node.items() if key != "minLength"}
     _check_patterns(node)
@@ -177,17 +194,20 @@ def _with_branches(node: Schema) -> Schema:
     return {key: value for key, value in node.items() if key not in others} | {name: branches}
 
 
-def _with_reference(node: Schema, references: _References) -> Schema:
-    """A reference without the type that it has anyway."""
-    if not isinstance(node.get("$ref"), str):
-        return node
-    if others := _beside(node, "$ref"):
-        found = references.target(node["$ref"])
-        types = found.get("type") if isinstance(found, dict) else None
-        if others.keys() != {"type"} or not types or not set(listed(types)) <= set(listed(others["type"])):
-            raise _skipped("$ref", others)
-    kept = {key: value for key, value in node.items() if key != "type"}
-    return kept | {"$ref": references.place(node["$ref"])}
+def _with_room(node: Schema) -> Schema:
+    """Arrays and objects that only have a size with what fills them, and what is true or false as keywords have it."""
+    for sizes, fills, filling in ROOM:
+        if any(name in node for name in sizes) and not any(name in node for name in fills):
+            node = node | {filling: {}}
+    if isinstance(places := node.get("prefixItems"), list):
+        node = node | {"prefixItems": [{} if each is True else each for each in places]}
+    if node.get("propertyNames") is True:
+        node = {key: value for key, value in node.items() if key != "propertyNames"}
+    names = node.get("properties")
+    if isinstance(names, dict) and not any(node.get(name) for name in OPEN):
+        needed = node.get("required") or ()
+        node = node | {"properties": {key: each for key, each in names.items() if each is not False or key in needed}}
+    return node
 
 
 def _with_values(node: Schema) -> Schema:
@@ -250,13 +270,16 @@ def _may_match(pattern: str, name: str) -> bool:
 
 def _check_patterns(node: Schema) -> None:
     """Raises GrammarError for patterns that strings or names would not be held to."""
-    named = node.get("patternProperties")
-    for pattern in [*([node["pattern"]] if "pattern" in node else []), *(named if isinstance(named, dict) else ())]:
-        found = next((each["refused"] for each in _PATTERN.finditer(pattern) if each["refused"]), None)
-        if found:
+    if "pattern" in node:
+        text_of_string(node["pattern"], node.get("minLength") or 0, node.get("maxLength"))
+    named = node.get("patternProperties") or {}
+    for name in named:
+        text_of_string(name)
+    for first, second in combinations(named, 2):
+        if named[first] != named[second] and not apart(first, second):
             raise GrammarError(
-                f"the pattern {pattern!r:.80} has {found!r}, which would not be held to: write it without lookaround, "
-                "flags, references, word boundaries, classes by property, and what JSON escapes but in brackets"
+                f"`patternProperties` {first!r:.80} and {second!r:.80} may be of one name, and differ: "
+                "answers would not be held to both"
             )
 
 

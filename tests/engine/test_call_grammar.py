@@ -182,7 +182,7 @@ def test_a_function_that_is_not_strict_is_held_to_what_can_be_enforced(accepts: 
 
 
 def test_what_is_no_matter_of_single_keywords_may_be_any_arguments(accepts: Accepts) -> None:
-    odd = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a", "minLength": 1}}, "$defs": {"a": {}}}
+    odd = {"type": "object", "properties": {"a": {"allOf": [{"minimum": 1}, {"minimum": 2}]}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
     tag = grammar("objects", ToolOptions(tools=tools, required=True))
     assert accepts(tag, '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>')
