@@ -72,6 +72,6 @@ class RoundedWeight(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _order(group_of: bytes) -> torch.Tensor | None:
-    """Inputs group by group; None where they are so. Layers of the same inputs share it: their rows are ordered once."""
+    """Inputs group by group; None where they are so. Layers of the same inputs share it: rows are ordered once."""
     groups = torch.frombuffer(bytearray(group_of), dtype=torch.int64)
     return None if bool((groups.diff() >= 0).all()) else groups.argsort(stable=True).int()
