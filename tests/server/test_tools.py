@@ -296,8 +296,9 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
     ("options", "words"),
     [
         ({"tool_choice": "required"}, "no tools"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"patternProperties": {"(": {}}}}}],
-          "tool_choice": "required"}, "compile tools grammar"),
+        ({"tools": [{"type": "function", "function": {
+            "name": "f", "strict": True, "parameters": {"patternProperties": {"(": {}}}}}],
+          "tool_choice": "required"}, r"'f' cannot be enforced: the pattern '\(' cannot be read"),
         *(({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}],
             "tool_choice": choice}, f"parameters of the strict function 'f' cannot be enforced: {words}")
           for choice in ("auto", "required")
