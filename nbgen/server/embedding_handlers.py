@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Iterable
 
 from nbgen.errors import InternalError, Unavailable
-from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest, TokenizeRequest
+from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols import embeddings, rerank
 from nbgen.protocols.rerank import Scored
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import OpenaiHandler
-from nbgen.server.question import ask, ask_tokenizer
+from nbgen.server.question import ask, started_model
 from nbgen.server.sglang_handlers import SglangHandler
 
 EmbeddingRequest = EmbedRequest | GenerateRequest
@@ -91,10 +90,9 @@ class RerankHandler(OpenaiHandler, EmbeddingHandler):
     put = post
 
     async def _rank(self, ranking: rerank.Ranking) -> None:
-        if self.engine.model is None:  # which says what to ask; whatever is asked starts an engine
-            await ask_tokenizer(self.engine, TokenizeRequest(rid=uuid.uuid4().hex))
-        assert self.engine.model is not None
-        outputs = await self.ask_all(rerank.requests(ranking, self.engine.model))
+        if (model := await started_model(self.engine)) is None:  # which says what to ask
+            raise Unavailable("the model was stopped meanwhile")
+        outputs = await self.ask_all(rerank.requests(ranking, model))
         size = sum(len(chat[1].text) for chat in ranking.chats)
         await self.write_whole(await off_loop(size, self.ranked, ranking, outputs))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import NbgenError
-from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer
+from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer, TokenizeRequest
 from nbgen.server.engine_client import EngineClient
 
 Answer = TokenizerAnswer | EmbedOutput | GenerateOutput
@@ -34,6 +36,13 @@ async def ask_tokenizer(engine: EngineClient, request: Request) -> TokenizerAnsw
     answer = await ask(engine, request)
     assert isinstance(answer, TokenizerAnswer)
     return answer
+
+
+async def started_model(engine: EngineClient) -> ModelInfo | None:
+    """What is known of the model, once any question has started an engine; None where that did not last."""
+    if engine.model is None:
+        await ask_tokenizer(engine, TokenizeRequest(rid=uuid.uuid4().hex))
+    return engine.model
 
 
 async def ask(engine: EngineClient, request: Request, seconds: float | None = None) -> Answer:

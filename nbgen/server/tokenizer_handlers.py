@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
-
 import msgspec
 
-from nbgen.messages import TokenizeRequest
 from nbgen.protocols import sglang_tokens
 from nbgen.protocols.openai import OF_TEMPLATES
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.openai_handlers import OpenaiHandler
-from nbgen.server.question import ask_tokenizer
+from nbgen.server.question import ask_tokenizer, started_model
 
 
 class TokenizerHandler(OpenaiHandler, ModelNeededHandler):
@@ -43,9 +40,7 @@ class TokenizerInfoHandler(TokenizerHandler):
     """The tokenizer's class, special tokens and chat template, as vLLM tells them: lm-eval asks for these."""
 
     async def get(self) -> None:
-        if self.engine.model is None:  # whatever is asked starts an engine, but not one that stays down
-            await ask_tokenizer(self.engine, TokenizeRequest(rid=uuid.uuid4().hex))
-        model = self.engine.model
+        model = await started_model(self.engine)
         self.finish(msgspec.json.encode(model.tokenizer if model else {}))
 
     head = get

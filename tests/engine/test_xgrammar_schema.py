@@ -28,38 +28,6 @@ DEFS = {"A": A, "N": {"type": "integer"}}
 
 #: A schema, values that it takes, values that it does not.
 ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
-    "a group that may be left out": (
-        {"type": "string", "pattern": r"^a(-[0-9]+)?([)?]b+)?$"},
-        ["a", "a-12", "a)bb", "a-1?b"],
-        ["a12", "abb", "a-", "a?"],
-    ),
-    "the greatest length": ({"type": "string", "maxLength": 3}, ["", 'a"b', "\n\\\t"], ["abcd", '"""\n']),
-    "a great length": ({"type": "string", "maxLength": 501}, ["a" * 501, '"' * 501], ["a" * 502, '"' * 502]),
-    "lengths": (
-        {"type": "string", "minLength": 150, "maxLength": 300},
-        ["a" * 150, "\n" * 300],
-        ["a" * 149, "a" * 301],
-    ),
-    "a pattern found anywhere": ({"type": "string", "pattern": "b"}, ["b", 'a"b\n'], ["a"]),
-    "a pattern of a beginning": ({"type": "string", "pattern": "^https?://"}, ["http://", "https://a"], [" http://"]),
-    "a pattern of either end": ({"type": "string", "pattern": "^$|^a|(b$)"}, ["", "ac", "cb"], ["ca", "bc"]),
-    "a pattern of what is escaped": (
-        {"type": "string", "pattern": r'^C:\\["\n]x?$'},
-        ['C:\\"', "C:\\\nx"],
-        ["C:x", "C:\\x"],
-    ),
-    "a pattern of either case": ({"type": "string", "pattern": "(?i)^ab[c-d]$"}, ["aBC"], ["abe"]),
-    "a pattern of ASCII with a quote": ({"type": "string", "pattern": '^("|[a-z])+$'}, ['"', 'a"b'], ["", "A"]),
-    "a pattern and lengths": (
-        {"type": "string", "pattern": "^[a-z][a-z0-9-]*$", "minLength": 2, "maxLength": 5},
-        ["ab", "a-123"],
-        ["a", "abcdef", "1a"],
-    ),
-    "names that begin": (
-        {"type": "object", "patternProperties": {"^S_": {"type": "string"}, "^I_": {"type": "integer"}}, **CLOSED},
-        [{"S_25": "x", "I_0": 1}],
-        [{"S_0": 1}, {"x": 1}],
-    ),
     "how many items": ({"type": "array", "minItems": 1, "maxItems": 2}, [[1], [1, "x"]], [[], [1, 2, 3]]),
     "how many properties": (
         {"type": "object", "minProperties": 1, "maxProperties": 1},
@@ -86,11 +54,6 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     ),
     "beside a reference": ({"$ref": "#/$defs/N", "minimum": 300, "$defs": DEFS}, [300], [3, "x"]),
     "a format that any text has": ({"type": "string", "format": "path", "minLength": 1}, ["a/b"], [""]),
-    "names with such a group": (
-        {"type": "object", "patternProperties": {"^a(-[0-9]+)?$": {"type": "integer"}}, **CLOSED},
-        [{"a": 1, "a-12": 2}],
-        [{"a12": 1}],
-    ),
     "parts": ({"allOf": [A, B]}, [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}, 3]),
     "parts of parts": ({"allOf": [{"allOf": [A]}, B]}, [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}]),
     "part beside type": ({"type": "integer", "allOf": [{"minimum": 3}]}, [5], [1, "x"]),
@@ -104,7 +67,6 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a type and references": ({"type": "object", "anyOf": [{"$ref": "#/$defs/A"}, B], "$defs": DEFS}, [{"a": 1}], [{}]),
     "number": ({"minimum": 5}, [7], [3]),
     "an address that is not empty": ({"type": "string", "format": "uri", "minLength": 1}, ["a:b"], [""]),
-    "the least length": ({"type": "string", "minLength": 2}, ['ab"\n', "ab\\é😀"], ["a", ""]),
     "string": ({"type": "array", "items": {"maxLength": 2}}, [["ab"]], [["abc"]]),
     "required alone": ({"type": "object", "required": ["q"]}, [{"q": 1}, {"q": []}], [{}]),
     "required beside others": ({**A, "required": ["a", "q"]}, [{"a": 1, "q": None}], [{"a": 1}, {"q": 1}]),
@@ -202,11 +164,6 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"kind": "cat"}, {"kind": "cat", "age": 1}, {"kind": "dog", "age": 1}],
         [{"age": 1}],
     ),
-    "groups of a pattern": (
-        {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
-        ["ab!(=", "ab?="],
-        ["ab", "ab="],
-    ),
     "a branch that nothing matches": ({"anyOf": [False, {"type": "null"}]}, [None], [1]),
     "the narrowest range": ({"type": "number", "minimum": 1.000001, "maximum": 1.000001}, [1.000001], [1, 2]),
     "a range about nothing": ({"exclusiveMinimum": -1e-7, "maximum": 1e-7}, [0], [1, -1]),
@@ -269,16 +226,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"oneOf": [{"$ref": "#/$defs/T"}, {"$ref": "#/$defs/T"}], "$defs": {"T": {"oneOf": [{"$ref": "#/$defs/T"}]}}},
         "branches 0 and 1",
     ),
-    "a pattern that looks ahead": ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]{3}$"}, "looks around"),
-    "a pattern that looks away": ({"properties": {"a": {"pattern": r"[)]\)(?!a)b"}}}, "looks around"),
-    "a pattern that looks back": ({"pattern": "(?<=a)b|(?<!a)c"}, "looks around"),
-    "a pattern that repeats itself": ({"pattern": r"(a)\1"}, "refers to a group"),
-    "a name that looks ahead": ({"patternProperties": {"(?!a)b": {}}}, "looks around"),
-    "names that look ahead": ({"propertyNames": {"pattern": "(?=a)a"}}, "looks around"),
-    "a pattern that ends in its midst": ({"pattern": "a$b"}, "an anchor"),
-    "a pattern whose lengths are anyhow": ({"pattern": "^a+(-a+)*$", "maxLength": 9}, "no place where its lengths"),
-    "a pattern of other lengths": ({"pattern": "^a{9}$", "maxLength": 8}, "no text of such a length"),
-    "names of two patterns": ({"patternProperties": {"^a[a-z]": {"type": "null"}, "b$": {}}}, "may be of one name"),
     "a pattern that is a number": ({"type": "string", "pattern": 5}, "`pattern` cannot be so"),
     "no branch": ({"anyOf": []}, "`anyOf` has no branch"),
     "one of nothing": ({"items": {"oneOf": []}}, "`oneOf` has no branch"),
@@ -304,9 +251,7 @@ def takes(schema: dict[str, Any], value: Any) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ENFORCED)
-def test_what_a_schema_asks_is_enforced(name: str) -> None:
-    schema, good, bad = ENFORCED[name]
+def check_enforced(schema: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
     for value in good:
         jsonschema.validate(value, schema)
         assert takes(schema, value), value
@@ -314,6 +259,20 @@ def test_what_a_schema_asks_is_enforced(name: str) -> None:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(value, schema)
         assert not takes(schema, value), value
+
+
+def check_refused(schema: dict[str, Any], words: str) -> None:
+    with pytest.raises(GrammarError) as refused:
+        BYTES.compile(Grammar("json_schema", json.dumps(schema)))
+    assert words in str(refused.value)
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    with pytest.raises(GrammarError):
+        BYTES.compile(Grammar("structural_tag", json.dumps(tag)))
+
+
+@pytest.mark.parametrize("name", ENFORCED)
+def test_what_a_schema_asks_is_enforced(name: str) -> None:
+    check_enforced(*ENFORCED[name])
 
 
 def test_dates_are_those_that_there_are() -> None:
@@ -335,13 +294,7 @@ def test_dates_are_those_that_there_are() -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_not_be_enforced_is_refused_by_its_name(name: str) -> None:
-    schema, words = REFUSED[name]
-    with pytest.raises(GrammarError) as refused:
-        BYTES.compile(Grammar("json_schema", json.dumps(schema)))
-    assert words in str(refused.value)
-    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
-    with pytest.raises(GrammarError):
-        BYTES.compile(Grammar("structural_tag", json.dumps(tag)))
+    check_refused(*REFUSED[name])
 
 
 def grown(name: str, tag: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""Patterns and lengths of a schema's strings and names are enforced, however JSON writes them, or refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.test_xgrammar_schema import CLOSED, check_enforced, check_refused
+
+#: A schema, values that it takes, values that it does not.
+ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a group that may be left out": (
+        {"type": "string", "pattern": r"^a(-[0-9]+)?([)?]b+)?$"},
+        ["a", "a-12", "a)bb", "a-1?b"],
+        ["a12", "abb", "a-", "a?"],
+    ),
+    "the greatest length": ({"type": "string", "maxLength": 3}, ["", 'a"b', "\n\\\t"], ["abcd", '"""\n']),
+    "a great length": ({"type": "string", "maxLength": 501}, ["a" * 501, '"' * 501], ["a" * 502, '"' * 502]),
+    "lengths": (
+        {"type": "string", "minLength": 150, "maxLength": 300},
+        ["a" * 150, "\n" * 300],
+        ["a" * 149, "a" * 301],
+    ),
+    "a pattern found anywhere": ({"type": "string", "pattern": "b"}, ["b", 'a"b\n'], ["a"]),
+    "a pattern of a beginning": ({"type": "string", "pattern": "^https?://"}, ["http://", "https://a"], [" http://"]),
+    "a pattern of either end": ({"type": "string", "pattern": "^$|^a|(b$)"}, ["", "ac", "cb"], ["ca", "bc"]),
+    "a pattern of what is escaped": (
+        {"type": "string", "pattern": r'^C:\\["\n]x?$'},
+        ['C:\\"', "C:\\\nx"],
+        ["C:x", "C:\\x"],
+    ),
+    "a pattern of either case": ({"type": "string", "pattern": "(?i)^ab[c-d]$"}, ["aBC"], ["abe"]),
+    "a pattern of ASCII with a quote": ({"type": "string", "pattern": '^("|[a-z])+$'}, ['"', 'a"b'], ["", "A"]),
+    "a pattern and lengths": (
+        {"type": "string", "pattern": "^[a-z][a-z0-9-]*$", "minLength": 2, "maxLength": 5},
+        ["ab", "a-123"],
+        ["a", "abcdef", "1a"],
+    ),
+    "names that begin": (
+        {"type": "object", "patternProperties": {"^S_": {"type": "string"}, "^I_": {"type": "integer"}}, **CLOSED},
+        [{"S_25": "x", "I_0": 1}],
+        [{"S_0": 1}, {"x": 1}],
+    ),
+    "names with such a group": (
+        {"type": "object", "patternProperties": {"^a(-[0-9]+)?$": {"type": "integer"}}, **CLOSED},
+        [{"a": 1, "a-12": 2}],
+        [{"a12": 1}],
+    ),
+    "the least length": ({"type": "string", "minLength": 2}, ['ab"\n', "ab\\é😀"], ["a", ""]),
+    "groups of a pattern": (
+        {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
+        ["ab!(=", "ab?="],
+        ["ab", "ab="],
+    ),
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a pattern that looks ahead": ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]{3}$"}, "looks around"),
+    "a pattern that looks away": ({"properties": {"a": {"pattern": r"[)]\)(?!a)b"}}}, "looks around"),
+    "a pattern that looks back": ({"pattern": "(?<=a)b|(?<!a)c"}, "looks around"),
+    "a pattern that repeats itself": ({"pattern": r"(a)\1"}, "refers to a group"),
+    "a name that looks ahead": ({"patternProperties": {"(?!a)b": {}}}, "looks around"),
+    "names that look ahead": ({"propertyNames": {"pattern": "(?=a)a"}}, "looks around"),
+    "a pattern that ends in its midst": ({"pattern": "a$b"}, "an anchor"),
+    "a pattern whose lengths are anyhow": ({"pattern": "^a+(-a+)*$", "maxLength": 9}, "no place where its lengths"),
+    "a pattern of other lengths": ({"pattern": "^a{9}$", "maxLength": 8}, "no text of such a length"),
+    "names of two patterns": ({"patternProperties": {"^a[a-z]": {"type": "null"}, "b$": {}}}, "may be of one name"),
+}
+
+
+@pytest.mark.parametrize("name", ENFORCED)
+def test_what_a_text_must_be_is_enforced(name: str) -> None:
+    check_enforced(*ENFORCED[name])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_not_be_held_to_is_refused_in_words(name: str) -> None:
+    check_refused(*REFUSED[name])
