@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -48,9 +49,6 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = False
 
-    def __del__(self) -> None:
-        self.kill()
-
     def start(self) -> None:
         """Let the process import what it needs, unless it runs already. Raises Unavailable where there can be none."""
         if self._process is not None and self._process.poll() is not None:
@@ -62,6 +60,7 @@ class WorkerProcess:
                 )
             except OSError as error:  # too many files or processes: no fault of what is asked
                 raise Unavailable(f"a process that this needs cannot be started: {error.strerror}") from None
+            self._end = weakref.finalize(self, _end, self._process)
 
     @property
     def begun(self) -> bool:
@@ -103,13 +102,11 @@ class WorkerProcess:
 
     def kill(self) -> int | None:
         """End the process, whatever it does; how it ended, as `subprocess` says it."""
-        if (process := self._process) is None:
+        if self._process is None:
             return None
-        process.kill()  # one that ends already does so as it would have
-        process.wait()
-        self._pipes.close()
+        ended = self._end()
         self._process, self._begun = None, False
-        return process.returncode
+        return ended
 
     def interrupt(self) -> None:
         """End what another thread waits for."""
@@ -119,9 +116,21 @@ class WorkerProcess:
     @property
     def _pipes(self) -> Pipes:
         assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        return Pipes(self._process.stdout, self._process.stdin)
+        return _pipes(self._process)
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> Pipes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return Pipes(process.stdout, process.stdin)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Also for one whose owner is gone, before the garbage collector comes to the process's own objects."""
+    process.kill()  # one that ends already does so as it would have
+    ended = process.wait()
+    _pipes(process).close()
+    return ended
 
 
 class _Clock(threading.Timer):
