@@ -70,6 +70,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 $(VENV)/.lab: $(VENV)/.base
 	$(PIP_INSTALL) --editable '.[lab]'
+	-@$(BIN)/python -c 'import nbgen; nbgen.generate("Hello")'  # compiles, and keeps what it finds out: no cell waits for that
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base js/package-lock.json

@@ -182,7 +182,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile our C++ before processes of tests begin: each of their engines would, all at once, while others wait."""
     if session.config.getoption("numprocesses", None):
         code = "from concurrent.futures import ThreadPoolExecutor; from nbgen.engine import native; "
-        code += "[*ThreadPoolExecutor().map(native.library, native.KINDS)]"
+        code += "[*ThreadPoolExecutor().map(native.rounds, native.KINDS)]"
         subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from nbgen.engine import memory, native_experts
+from nbgen.engine import memory, native, native_experts
 from nbgen.engine.coded_weight import CodedWeight
 from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
@@ -112,6 +112,8 @@ class Mxfp4(NamedTuple):
         return convert_moe_packed_tensors(self.blocks[:count], self.scales[:count], dtype=self.dtype)
 
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
+        if not native.rounds(dtype):
+            return None
         bias = module.gate_up_proj_bias if two else module.down_proj_bias
         parts = (native_experts.EVEN, native_experts.ODD) if two else (ALL,)
         made: Products = [[] for _ in self.blocks]

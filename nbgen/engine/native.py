@@ -41,6 +41,8 @@ FLAGS = (
     "-fPIC",
 )
 SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
+#: The products of rounded layers, which are most of what there is to compile, and which few models have.
+ROUNDED = "rounded.cpp"
 #: The types of number that there is a library for, and what says so to the compiler.
 KINDS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 ARGUMENTS = {
@@ -59,7 +61,7 @@ COMPILERS = ("g++", "c++", "clang++")
 PACKAGE = "ziglang"
 #: Seconds that a compiler may take: that one makes its own libraries first.
 TIMEOUT = 300
-#: Who waits is told so before a compiler runs: it takes half a minute.
+#: Who waits is told so before a compiler runs: it takes some ten seconds.
 tell_of_build: ContextVar[Callable[[], object]] = ContextVar("tell_of_build", default=lambda: None)
 
 log = logging.getLogger(__name__)
@@ -68,18 +70,18 @@ log = logging.getLogger(__name__)
 @cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     """`cpp/native.cpp` for numbers of this type, loaded; None where it cannot be compiled, which the log says."""
-    if dtype not in KINDS:
-        return None
-    try:
-        command = compiler()
-        try:
-            return _loaded(command, KINDS[dtype], cache_folder())
-        except (OSError, subprocess.SubprocessError):  # a full disk or quota, or a folder whose programs may not run
-            return _loaded(command, KINDS[dtype], private_folder())
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip()[:500]
-        log.warning("%s is not compiled (%s): torch's own operators serve, more slowly", SOURCE.name, said)
-        return None
+    return _compiled(SOURCE, dtype)
+
+
+@cache
+def rounds(dtype: torch.dtype) -> bool:
+    """Whether that library has products for rounded layers, too: from now on, if they can be compiled."""
+    if (whole := library(dtype)) is None or not hasattr(whole, "use_rounded"):
+        return False
+    if (found := _compiled(SOURCE.with_name(ROUNDED), dtype)) is None:
+        return False
+    whole.use_rounded(found.products)
+    return True
 
 
 def function(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
@@ -131,22 +133,39 @@ def _names() -> list[str]:
     return [name for name in (os.environ.get("CXX", "").strip(), *COMPILERS) if name]
 
 
-def _loaded(compiler: list[str], kind: tuple[str, ...], place: AbstractContextManager[Path]) -> ctypes.CDLL:
+def _compiled(source: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
+    if dtype not in KINDS:
+        return None
+    try:
+        command = compiler()
+        try:
+            return _loaded(command, source, KINDS[dtype], cache_folder())
+        except (OSError, subprocess.SubprocessError):  # a full disk or quota, or a folder whose programs may not run
+            return _loaded(command, source, KINDS[dtype], private_folder())
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()[:500]
+        log.warning("%s is not compiled (%s): torch's own operators serve, more slowly", source.name, said)
+        return None
+
+
+def _loaded(
+    compiler: list[str], source: Path, kind: tuple[str, ...], place: AbstractContextManager[Path]
+) -> ctypes.CDLL:
     with place as folder:
-        return ctypes.CDLL(str(_built(compiler, kind, folder)))
+        return ctypes.CDLL(str(_built(compiler, source, kind, folder)))
 
 
-def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:
+def _built(compiler: list[str], source: Path, kind: tuple[str, ...], folder: Path) -> Path:
     """Where the library is, after making it if need be. Raises OSError and SubprocessError."""
     version = _run(*compiler, "--version")
-    sources = [path.read_bytes() for path in sorted(SOURCE.parent.iterdir())]
+    sources = [path.read_bytes() for path in sorted(source.parent.iterdir())]
     parts = (*FLAGS, *kind, *compiler[1:], version, platform.machine(), _processor())
     key = hashlib.sha256(b"\0".join([*sources, *map(os.fsencode, parts)])).hexdigest()[:16]
-    if (kept := sealed(folder, name := f"{SOURCE.stem}-{key}.so")) is not None:
+    if (kept := sealed(folder, name := f"{source.stem}-{key}.so")) is not None:
         return kept
-    drop_unused(folder, f"{SOURCE.stem}-*.so")
+    drop_unused(folder, f"{source.stem}-*.so")
     tell_of_build.get()()
-    return keep_sealed(folder, name, lambda made: _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
+    return keep_sealed(folder, name, lambda made: _run(*compiler, *FLAGS, *kind, str(source), "-o", str(made)))
 
 
 def _run(*command: str) -> str:

@@ -5,11 +5,11 @@ import torch
 from nbgen.engine import int4_linear
 from nbgen.engine.int4_linear import GROUP, Int4Linear, rounded
 from nbgen.engine.linear import Numbers
-from nbgen.engine.native_linear import NativeProduct, suits
+from nbgen.engine.native_linear import RoundedProduct, suits_rounded
 
 
-class NativeInt4Linear(NativeProduct):
-    """What `Int4Linear` is, for numbers of which this machine `suits` the product.
+class NativeInt4Linear(RoundedProduct):
+    """What `Int4Linear` is, for numbers of which this machine `suits_rounded`.
 
     However many rows there are, the weights that they see are the rounded ones in the layer's own type.
     """
@@ -35,9 +35,9 @@ def int4_layer(
     weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None
 ) -> Int4Linear | NativeInt4Linear:
     """The faster layer of the two that this machine has for a weight that `fits`."""
-    return (NativeInt4Linear if suits(weight) else Int4Linear)(weight, bias, numbers)
+    return (NativeInt4Linear if suits_rounded(weight) else Int4Linear)(weight, bias, numbers)
 
 
 def fits(weight: torch.Tensor) -> bool:
     """Whether there is a layer for a weight `[out, in]` of this shape."""
-    return (suits(weight) and weight.shape[1] % GROUP == 0) or int4_linear.fits(weight)
+    return (suits_rounded(weight) and weight.shape[1] % GROUP == 0) or int4_linear.fits(weight)

@@ -4,11 +4,11 @@ import torch
 
 from nbgen.engine.int8_linear import Int8Linear, rounded
 from nbgen.engine.linear import Numbers
-from nbgen.engine.native_linear import NativeProduct, suits
+from nbgen.engine.native_linear import RoundedProduct, suits_rounded
 
 
-class NativeInt8Linear(NativeProduct):
-    """What `Int8Linear` is, for numbers of which this machine `suits` the product."""
+class NativeInt8Linear(RoundedProduct):
+    """What `Int8Linear` is, for numbers of which this machine `suits_rounded`."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
         """`weight` is `[out, in]`; with `numbers`, as of `int8_linear.rounded`, its own are not read.
@@ -26,4 +26,4 @@ def int8_layer(
     weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None
 ) -> Int8Linear | NativeInt8Linear:
     """The faster layer of the two that this machine has for the weight."""
-    return (NativeInt8Linear if suits(weight) else Int8Linear)(weight, bias, numbers)
+    return (NativeInt8Linear if suits_rounded(weight) else Int8Linear)(weight, bias, numbers)

@@ -86,6 +86,15 @@ class NativeProduct(nn.Module):
         return output
 
 
+class RoundedProduct(NativeProduct):
+    """One whose weight is rounded. Only where this machine `suits_rounded`."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight, bias)
+        if not native.rounds(weight.dtype):
+            raise ValueError(f"no product of our own for rounded weights of {weight.dtype}")
+
+
 class NativeLinear(NativeProduct):
     """What stands where an `nn.Linear` stood, over the same weight `[out, in]`, which lies as it must and `suits`."""
 
@@ -142,3 +151,8 @@ def suits(weight: torch.Tensor, *, any_outputs: bool = False) -> bool:
         return native.tiles() and weight.shape[0] % TILE == 0 and weight.shape[1] % TILE_INPUTS == 0
     whole = weight.shape[0] % OUTPUTS == 0 or (any_outputs and weight.shape[0] > OUTPUTS)
     return whole and weight.shape[1] % made.step() == 0
+
+
+def suits_rounded(weight: torch.Tensor) -> bool:
+    """The same of a layer that is rounded, whose products are compiled for the first of them."""
+    return suits(weight) and native.rounds(weight.dtype)

@@ -8,14 +8,14 @@ import torch
 
 from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import packed
-from nbgen.engine.native_linear import ALL, LinearFields, NativeProduct, suits
+from nbgen.engine.native_linear import ALL, LinearFields, RoundedProduct, suits_rounded
 
 #: Inputs whose weights have a factor in common.
 BLOCK = 2 * GROUP
 
 
-class NativeScaledLinear(NativeProduct):
-    """A layer that computes in `dtype`, of a shape whose product this machine `suits`."""
+class NativeScaledLinear(RoundedProduct):
+    """A layer that computes in `dtype`, of a shape that this machine `suits_rounded`."""
 
     def __init__(
         self,
@@ -51,4 +51,4 @@ def packed_blocks(blocks: torch.Tensor) -> torch.Tensor:
 
 def fits(shape: tuple[int, int], dtype: torch.dtype) -> bool:
     """Whether there is one for a weight `[out, in]` of blocks whose factors are known."""
-    return shape[1] % BLOCK == 0 and suits(torch.empty(shape, dtype=dtype, device="meta"))
+    return shape[1] % BLOCK == 0 and suits_rounded(torch.empty(shape, dtype=dtype, device="meta"))

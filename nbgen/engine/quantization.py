@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import memory, native_experts, native_linear, shared_linear
+from nbgen.engine import memory, native, native_experts, native_linear, shared_linear
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
@@ -90,7 +90,7 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
         for name, child in list(parent.named_children()):
             if suits(child) and id(child) not in shown:
                 _put(parent, name, child, layer(child, "int8" if child is head else kind))
-            elif (experts := _experts(child)) is not None:
+            elif native.rounds(model.dtype) and (experts := _experts(child)) is not None:
                 setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))
                 memory.drop_pages(*_weights_of(child, ours=True))
     mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]

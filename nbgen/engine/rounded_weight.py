@@ -12,7 +12,7 @@ from torch import nn
 from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
-from nbgen.engine.native_linear import suits
+from nbgen.engine.native_linear import suits_rounded
 from nbgen.engine.native_scaled_linear import BLOCK
 
 
@@ -32,7 +32,7 @@ class RoundedWeight(NamedTuple):
         shape = torch.empty(self.values.shape, dtype=dtype, device="meta")
         if self.group_of is None or (order := _order(self.group_of.numpy().tobytes())) is None:
             return self._in_order(shape, bias)
-        if not suits(shape):
+        if not suits_rounded(shape):
             return None
         own = self._replace(values=self.values[:, order], group_of=self.group_of[order])
         if (layer := own._in_order(shape, bias)) is not None:
@@ -49,7 +49,7 @@ class RoundedWeight(NamedTuple):
             return None
         if self.step.shape[1] == 1:
             return int8_layer(shape, bias, (self.values, self.step[:, 0].contiguous()))
-        if (blocks := self._blocks(BLOCK)) is None or not suits(shape):
+        if (blocks := self._blocks(BLOCK)) is None or not suits_rounded(shape):
             return None
         return NativeInt8Linear(shape, bias, (self.values, self.step[:, blocks]))
 

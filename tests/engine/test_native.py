@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -145,6 +145,27 @@ def test_without_a_compiler_it_says_so_and_is_none(
         assert library() is None
     assert why in caplog.text
     assert "torch's own operators serve" in caplog.text
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_products_of_rounded_layers_are_a_library_of_their_own(
+    compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = 'extern "C" __attribute__((visibility("default")))'
+    folder = tmp_path / "cpp"
+    folder.mkdir()
+    (folder / "native.cpp").write_text(
+        f"static int (*found)(); {shown} void use_rounded(int (*products)()) {{ found = products; }}\n"
+        f"{shown} int multiply() {{ return found(); }}\n"
+    )
+    (folder / native.ROUNDED).write_text(f"{shown} int products() {{ return 7; }}\n" if compiles else "no code")
+    monkeypatch.setattr(native, "SOURCE", folder / "native.cpp")
+    monkeypatch.setattr(native, "library", cache(native.library.__wrapped__))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.rounds.__wrapped__(torch.float32) is compiles
+    assert ("rounded.cpp is not compiled" in caplog.text) is not compiles
+    if compiles:
+        assert native.library(torch.float32).multiply() == 7
 
 
 def test_attention_falls_back_without_a_compiler() -> None:

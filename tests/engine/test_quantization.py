@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import int4_linear, int8_linear, native_experts, quantization
+from nbgen.engine import int4_linear, int8_linear, native, native_experts, quantization
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import FEW
@@ -55,7 +55,7 @@ def dequantized(weight: torch.Tensor, kind: str) -> torch.Tensor:
     return ((((groups - middle) / step).round() + 8).clamp(0, 15).sub(8) * step + middle).flatten(1)
 
 
-def reference(folder: Path, kind: str) -> nn.Module:
+def reference(folder: Path, kind: str, *, experts: bool = True) -> nn.Module:
     """transformers' own model in float32 with the rounded weights in it."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     head = model.get_output_embeddings()
@@ -66,7 +66,7 @@ def reference(folder: Path, kind: str) -> nn.Module:
             rounded = dequantized(weight.T if flipped else weight, "int8" if module is head else kind)
             # A new parameter: the embedding that may share the old one stays as it is.
             module.weight = nn.Parameter(rounded.T.contiguous() if flipped else rounded)
-        for weight in native_experts.stored(module) if hasattr(module, "has_gate") else ():
+        for weight in native_experts.stored(module) if experts and hasattr(module, "has_gate") else ():
             for each in weight.transpose(1, 2) if module.is_transposed else weight:
                 each.copy_(dequantized(each, kind))
     return model
@@ -97,6 +97,22 @@ def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, 
         error = (torch.tensor(got) - scores[rows]).abs().max()
         assert error < 2e-3, "as exact as float32 is"
         assert error < (other - scores)[rows].abs().max() / 3, "rounding changes what the test can see"
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+def test_where_their_products_cannot_be_compiled_the_layers_are_torch_s(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Experts stay as they are."""
+    monkeypatch.setattr(native, "rounds", lambda _: False)
+    folder = save_model(tmp_path / "model", name, **MODELS[name])
+    assembly = build(folder, quantization="int4")
+    layers = {type(module) for module in assembly.engine._runner.model.modules()}
+    assert layers.isdisjoint(NATIVE)
+    assert {Int4Linear, Int8Linear} <= layers
+    (outputs,) = generate(assembly, [GenerateRequest(rid="r", input_ids=PROMPTS[0], params=PARAMS)]).values()
+    expected = reference(folder, "int4", experts=False)
+    assert ids(outputs) == continuation(expected, PROMPTS[0], PARAMS.max_new_tokens)
 
 
 def stored(weight: torch.Tensor, layer: type[nn.Module]) -> torch.Tensor:

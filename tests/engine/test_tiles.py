@@ -25,6 +25,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A processor with tiles, for what is made from here on."""
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DEMULATED_TILES"))
     monkeypatch.setattr(native, "library", cache(native.library.__wrapped__))
+    monkeypatch.setattr(native, "rounds", cache(native.rounds.__wrapped__))
     monkeypatch.setattr(native, "tiles", cache(native.tiles.__wrapped__))
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     threads = torch.get_num_threads()

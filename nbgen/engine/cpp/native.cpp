@@ -4,18 +4,11 @@
 #include "attention.h"
 #include "delta.h"
 #include "draws.h"
+#include "exported.h"
 #include "scan.h"
 
 #if (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)) || defined(__aarch64__)
 #include "layers.h"
-#endif
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-
-#ifdef BFLOAT16
-using Number = Bfloat16;
-#else
-using Number = float;
 #endif
 
 EXPORTED void attend(const Batch* batch, const AttentionLayer* layer, const Number* query, const Number* keys,
@@ -58,6 +51,9 @@ EXPORTED int64_t use_tiles() {
     return 0;
 #endif
 }
+
+// Layers that are rounded go by what this other library says from now on.
+EXPORTED void use_rounded(const KindProducts<Number>* (*products)(const Linear<Number>&)) { of_rounded<Number> = products; }
 
 // Inputs of which there must be whole vectors.
 EXPORTED int64_t step() { return STEP<Number>; }

@@ -7,30 +7,23 @@
 
 #include <optional>
 
+#include "kind_products.h"
 #include "pairs.h"
-#include "panel.h"
 #include "team.h"
 #include "tiles.h"
 
-// Stands for a type of weights.
-template <typename Kind>
-struct Of {
-    using Weights = Kind;
-};
+// What says by which products the weights of a rounded layer go: a library of its own (`rounded.cpp`), once there is one.
+template <typename T>
+const KindProducts<T>* (*of_rounded)(const Linear<T>& linear) = nullptr;
 
-// What `work` makes of what the layer's weights are kept as.
-template <typename T, typename Work>
-auto by_kind(const Linear<T>& linear, const Work& work) {
+// The products by what the layer's weights are kept as.
+template <typename T>
+const KindProducts<T>& products_of(const Linear<T>& linear) {
     if constexpr (std::is_same_v<T, float>) {
-        if (linear.bfloat16) return work(Of<Halves<Bfloat16>>());
-        if (linear.float16) return work(Of<Halves<Float16>>());
+        if (linear.bfloat16) return OF_KIND<Halves<Bfloat16>, T>;
+        if (linear.float16) return OF_KIND<Halves<Float16>, T>;
     }
-    if (linear.steps) return work(Of<Nibbles<T, Steps>>());
-    if (linear.exponents) return work(Of<Nibbles<T, Powers>>());
-    if (linear.numbers) return work(Of<Nibbles<T, Scaled>>());
-    if (linear.factors) return work(Of<Multiples<T>>());
-    if (linear.integers) return work(Of<Integers<T>>());
-    return work(Of<Plain<T>>());
+    return linear.integers ? *of_rounded<T>(linear) : OF_KIND<Plain<T>, T>;
 }
 
 // Rows that products read, for as long as one thread computes these.
@@ -100,8 +93,7 @@ class Inputs {
     bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || go_by_pairs(linear); }
 
     bool few(const Linear<T>& linear) const {
-        return !in_tiles() &&
-               by_kind(linear, [&](auto kind) { return are_few<typename decltype(kind)::Weights>(linear, rows); });
+        return !in_tiles() && products_of(linear).are_few(linear, rows);
     }
 
     bool go_by_pairs(const Linear<T>& linear) const { return strips_ && suit_pairs(linear, rows); }
@@ -160,9 +152,7 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
         multiply_rest(linear, inputs.rows, inputs.numbers, output, end - rest, end);
         end -= rest;
     }
-    by_kind(linear, [&](auto kind) {
-        multiply_by_panel<typename decltype(kind)::Weights>(linear, inputs.rows, inputs.ordered(linear), output, begin, end);
-    });
+    products_of(linear).by_panel(linear, inputs.rows, inputs.ordered(linear), output, begin, end);
 }
 
 template <typename T>
@@ -172,14 +162,7 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const
         return cut.each([&](int64_t begin, int64_t end) {
             for (; begin < end; begin += PANEL) multiply_panel(linear, inputs, output, begin, std::min(end, begin + PANEL));
         });
-    const T* numbers = inputs.ordered(linear);
-    by_kind(linear, [&](auto kind) {
-        using Kind = typename decltype(kind)::Weights;
-        if constexpr (FEW<Kind> > AT_ONCE)
-            if (inputs.rows > AT_ONCE) return read_strips<Kind>(linear, inputs.rows, numbers, output, cut);
-        static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<std::min(FEW<Kind>, AT_ONCE)>());
-        few[inputs.rows - 1](linear, numbers, output, cut);
-    });
+    products_of(linear).of_few(linear, inputs.rows, inputs.ordered(linear), output, cut);
 }
 
 // Linear layers over the same rows, cut into units for a team.

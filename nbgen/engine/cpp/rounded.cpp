@@ -1,0 +1,14 @@
+// What `native.py` builds besides `native.cpp` once a layer is rounded, for one type of number: more than half of what there is
+// to compile, and most models have none.
+
+#include "exported.h"
+#include "kind_products.h"
+
+// The products of the layer's kind.
+EXPORTED const KindProducts<Number>* products(const Linear<Number>& linear) {
+    if (linear.steps) return &OF_KIND<Nibbles<Number, Steps>, Number>;
+    if (linear.exponents) return &OF_KIND<Nibbles<Number, Powers>, Number>;
+    if (linear.numbers) return &OF_KIND<Nibbles<Number, Scaled>, Number>;
+    if (linear.factors) return &OF_KIND<Multiples<Number>, Number>;
+    return &OF_KIND<Integers<Number>, Number>;
+}
