@@ -8,8 +8,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.files import give, kept, load, sent, serving, shown
 from tests.browser.lab import Lab
+from tests.engine.image_requests import picture
 from tests.engine.multimodal import save
-from tests.engine.test_images import picture
 from tests.engine.test_video_files import colours, movie
 from tests.server.test_images import png
 

@@ -2,7 +2,7 @@
 
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.sequence import Sequence, SequenceStatus
-from tests.engine.test_scheduler import sequence
+from tests.engine.simulated_schedule import sequence
 
 
 def waiting(arrived: float = 0.0, group: str = "a") -> Sequence:

@@ -15,8 +15,8 @@ from nbgen.sampling_params import SamplingParams
 from tests.conftest import at_least, edit
 from tests.engine import test_audio, test_videos
 from tests.engine.conftest import build, generate, ids
+from tests.engine.image_requests import PARAMS, PLAIN, Reference, Served, media, picture
 from tests.engine.multimodal import MULTIMODAL, save
-from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture
 
 pytestmark = pytest.mark.skipif(not at_least("transformers", MULTIMODAL["gemma4_e2b"].since), reason="no Gemma 4")
 KINDS = ["gemma4_e2b", "gemma4_31b"]

@@ -21,8 +21,8 @@ from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.worker_channel import Pipes
 from nbgen.errors import InvalidRequest, Unavailable
 from tests.conftest import PATIENCE
+from tests.engine.image_requests import picture
 from tests.engine.test_audio import RATE, media, sound
-from tests.engine.test_images import picture
 
 START_OF_SCAN = b"\xff\xda"
 #: Room for decoders, not for a large picture.

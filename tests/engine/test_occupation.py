@@ -13,8 +13,8 @@ from nbgen.errors import InvalidRequest, ModelError
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
+from tests.engine.image_requests import media, picture
 from tests.engine.multimodal import MULTIMODAL, save
-from tests.engine.test_images import media, picture
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 

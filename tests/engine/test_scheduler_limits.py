@@ -1,7 +1,7 @@
 """The scheduler's limits: how many run, what a step has room for, and from where on a sequence is long."""
 
 from nbgen.engine.sequence import SequenceStatus
-from tests.engine.test_scheduler import Machine, after, sequence
+from tests.engine.simulated_schedule import Machine, after, sequence
 
 
 def test_no_more_run_than_may() -> None:

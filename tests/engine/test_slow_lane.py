@@ -20,8 +20,8 @@ from nbgen.messages import (
 )
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import PATIENCE, save_model
+from tests.engine.image_requests import media, picture
 from tests.engine.multimodal import save
-from tests.engine.test_images import media, picture
 from tests.engine.test_process import Peer
 
 

@@ -10,8 +10,8 @@ from nbgen.engine.processor import Processor
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, GenerateRequest
 from tests.engine.conftest import tokenizer_of
+from tests.engine.image_requests import media, picture
 from tests.engine.multimodal import save
-from tests.engine.test_images import media, picture
 from tests.http_canary import Canary
 
 TURN = [ChatMessage(role="user", content=[ContentPart(type="image"), ContentPart(type="text", text="What?")])]

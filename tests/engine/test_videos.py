@@ -19,8 +19,8 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media
 from tests.conftest import at_least, edit
 from tests.engine.conftest import build
+from tests.engine.image_requests import PARAMS, PLAIN, Served, media, picture, tensors
 from tests.engine.multimodal import MULTIMODAL, QWEN2_VIDEO, VIDEOS, save
-from tests.engine.test_images import PARAMS, PLAIN, Served, media, picture, tensors
 from tests.engine.test_video_files import colours, movie
 
 #: What stands for a video in Qwen's prompts, in which it is more than its token.

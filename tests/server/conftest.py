@@ -24,7 +24,7 @@ from nbgen.sse import Decoder, Event
 from tests.conftest import PATIENCE, free_port, save_model, wait_for
 
 if TYPE_CHECKING:
-    from tests.engine.test_images import Reference
+    from tests.engine.image_requests import Reference
 
 TOKEN = "a-test-token"
 #: Of an httpx client: certificates, which nobody here asks for, take it longer to read than a call takes.
@@ -245,7 +245,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory, seeing_model: Path) -> Iter
 @pytest.fixture(scope="session")
 def reference(seeing_model: Path) -> Reference:
     """What transformers makes of that model's prompts."""
-    from tests.engine.test_images import Reference
+    from tests.engine.image_requests import Reference
 
     return Reference(seeing_model)
 

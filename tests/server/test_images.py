@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from tests.conftest import at_least
+from tests.engine.image_requests import NEW_TOKENS, Reference, picture
 from tests.engine.multimodal import MULTIMODAL
-from tests.engine.test_images import NEW_TOKENS, Reference, picture
 from tests.http_canary import Canary
 from tests.server.conftest import Server, events
 

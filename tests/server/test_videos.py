@@ -19,7 +19,7 @@ from nbgen.engine.video import Sampling
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.media import video_part
-from tests.engine.test_images import NEW_TOKENS, Reference, picture
+from tests.engine.image_requests import NEW_TOKENS, Reference, picture
 from tests.engine.test_video_files import colours, movie, sound
 from tests.server.conftest import TOKEN, Server
 from tests.server.test_images import GREEDY, generate, png
