@@ -70,7 +70,8 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 $(VENV)/.lab: $(VENV)/.base
 	$(PIP_INSTALL) --editable '.[lab]'
-	-@$(BIN)/python -c 'import nbgen; nbgen.generate("Hello")'  # compiles, and keeps what it finds out: no cell waits for that
+	@echo "Trying the bundled model, which compiles what the first cell would wait for ..."
+	-@$(BIN)/python -c 'import nbgen; nbgen.serve(); nbgen.generate("Hello")'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base js/package-lock.json
