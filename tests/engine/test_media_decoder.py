@@ -42,8 +42,7 @@ def endless(scans: int = 20_000) -> memoryview:
 
 
 def children() -> list[psutil.Process]:
-    alive = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
-    return [p for p in alive if "nbgen.engine.media_worker" in p.cmdline()]
+    return [p for p in psutil.Process().children() if not gone(p.pid) and "nbgen.engine.media_worker" in p.cmdline()]
 
 
 def process_of(decoder: MediaDecoder) -> psutil.Process:

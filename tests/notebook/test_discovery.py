@@ -247,6 +247,7 @@ def test_a_named_server_has_longer_to_say_hello_than_one_that_happens_to_be_ther
     with greeting(after=0.3) as url:
         with closing(find_server(environment(tmp_path, NBGEN_URL=url, NBGEN_TOKEN="t"))) as client:
             assert discovery.answers(client)
+    with greeting(after=10) as url:
         write(tmp_path, "nbgen-4000001.json", url=url, key="k")
         with pytest.raises(ServerNotFound, match="did not answer in time"):
             find_server(environment(tmp_path))
