@@ -24,6 +24,7 @@ from nbgen.logit_processor import (
 )
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import PATIENCE
 from tests.engine.conftest import build, generate, ids
 
 FORCE = """
