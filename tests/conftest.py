@@ -95,6 +95,16 @@ def wait_for(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> 
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
+def gone(pid: int) -> bool:
+    """Whether a process has ended, though nobody may have asked how."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 #: Of ports below those that a system hands out, so that none is taken before its server listens; each process of tests
 #: counts from elsewhere, those of one run 10,000 apart.
 _ports = itertools.count(331 * os.getppid() + 10_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))

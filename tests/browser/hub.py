@@ -14,7 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from tests.browser.lab import LAB_OPTIONS, end, save_notebook
-from tests.conftest import free_port
+from tests.conftest import PATIENCE, free_port
 
 PASSWORD = "open sesame"
 PROXY = Path(__file__).parents[2] / "js" / "node_modules" / ".bin" / "configurable-http-proxy"
@@ -80,7 +80,7 @@ class Hub:
         page.get_by_label("Username").fill(user)
         page.get_by_label("Password").fill(PASSWORD)
         page.locator("#login_submit").click()
-        page.wait_for_url(f"**/user/{user}/**", timeout=60_000)
+        page.wait_for_url(f"**/user/{user}/**", timeout=1000 * PATIENCE)
 
     def stop(self) -> None:
         """End the hub, its proxy and every server."""

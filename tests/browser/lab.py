@@ -19,7 +19,7 @@ import nbformat
 from jupyter_server.auth import passwd
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
-from tests.conftest import free_port
+from tests.conftest import PATIENCE, free_port
 
 BROWSER_FLAGS = [
     "--headless",
@@ -105,14 +105,14 @@ class Lab:
     def get(self, path: str) -> Any:
         """JSON of one of the server's routes."""
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {self.token}"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
     def post(self, path: str, **fields: Any) -> None:
         """Ask for something to be done."""
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, json.dumps(fields).encode(), headers)
-        urllib.request.urlopen(request, timeout=60).close()
+        urllib.request.urlopen(request, timeout=PATIENCE).close()
 
     def stop(self) -> None:
         end(self._process)
@@ -174,10 +174,10 @@ class Notebook:
 
     def settled(self) -> None:
         """Wait until the cells are painted and the kernel answers."""
-        self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").first.wait_for(timeout=60_000)
+        self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").first.wait_for(timeout=1000 * PATIENCE)
         self.page.wait_for_function(
             "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
-            timeout=60_000,
+            timeout=1000 * PATIENCE,
         )
 
     def reload(self) -> None:

@@ -1,7 +1,10 @@
 """Engines in this process, for tests that look inside."""
 
+import fcntl
 import gc
 import multiprocessing
+import subprocess
+import termios
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -10,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -22,9 +26,34 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateOutput, GenerateRequest
-from tests.conftest import CHAT_TEMPLATE, continuation, save_tokenizer
+from tests.conftest import CHAT_TEMPLATE, continuation, save_tokenizer, wait_for
 
 Outputs = dict[str, list[GenerateOutput]]
+
+
+def workers(module: str) -> list[psutil.Process]:
+    """The processes of such work that run."""
+    return [child for child in psutil.Process().children() if _runs(child, module)]
+
+
+def _runs(process: psutil.Process, module: str) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and module in process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return False
+
+
+def suspend(worker: subprocess.Popen[bytes]) -> None:
+    """From now on it reads nothing."""
+    process = psutil.Process(worker.pid)
+    process.suspend()
+    wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "it has been stopped")
+
+
+def wait_until_asked(worker: subprocess.Popen[bytes]) -> None:
+    """Return once one that reads nothing has been given something."""
+    nothing = bytes(4)
+    wait_for(lambda: fcntl.ioctl(worker.stdin, termios.FIONREAD, nothing) != nothing, "it is asked")
 
 
 def build(folder: Path, **changes: object) -> Assembly:

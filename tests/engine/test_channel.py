@@ -11,6 +11,7 @@ from nbgen.engine_state import LoadProgress
 from nbgen.frames import FRAME_HEADER, Unreadable, encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import AbortRequest, GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import PATIENCE
 
 FRAME = encode_frame(AbortRequest(rid="a"))
 
@@ -58,7 +59,7 @@ def test_a_slow_reader_gets_everything_in_order_and_keeps_no_sender_waiting() ->
     for sender in senders:
         sender.start()
     for sender in senders:
-        sender.join(10)
+        sender.join(PATIENCE)
         assert not sender.is_alive()
     closing = threading.Thread(target=channel.close)
     closing.start()
@@ -95,12 +96,12 @@ def test_who_closes_ends_the_reading_of_another_thread_and_the_server_hears_it()
     reader = threading.Thread(target=read)
     reader.start()
     server.sendall(FRAME)
-    assert heard.get(timeout=10) == "a"
+    assert heard.get(timeout=PATIENCE) == "a"
     channel.close()
-    server.settimeout(10)
+    server.settimeout(PATIENCE)
     with server:
         assert server.recv(1) == b""
-    assert heard.get(timeout=10) == "the end"
+    assert heard.get(timeout=PATIENCE) == "the end"
     reader.join()
 
 

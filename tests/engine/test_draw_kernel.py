@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nbgen.engine import draws
+from tests.conftest import PATIENCE
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled
 from tests.engine.test_sampler import sequence
 
@@ -79,7 +80,7 @@ def slowest_token(top_p: float) -> list[int]:
 
 @pytest.mark.parametrize("top_p", [1.0, 0.95])
 def test_the_only_token_wins_however_slow_it_is(top_p: float, interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(slowest_token, top_p).result(timeout=60) == [77]
+    assert interpreter.submit(slowest_token, top_p).result(timeout=PATIENCE) == [77]
 
 
 def compiled_draw(folder: Path) -> Usage:

@@ -20,6 +20,7 @@ from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
 from nbgen.errors import InvalidRequest, Unavailable
 from tests.conftest import PATIENCE
+from tests.engine.conftest import suspend, wait_until_asked, workers
 
 #: Minutes to compile, on any machine.
 SLOW = Grammar("regex", "(" + "|".join(f"a{{0,{9000 - i}}}b{{0,{9000 - i}}}" for i in range(300)) + ")*")
@@ -37,14 +38,7 @@ def compiler(tiny_model: Path) -> Iterator[GrammarCompiler]:
 
 
 def children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if _is_worker(p)]
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and "nbgen.engine.grammar_worker" in process.cmdline()
-    except psutil.Error:  # it has ended meanwhile
-        return False
+    return workers("nbgen.engine.grammar_worker")
 
 
 def test_a_grammar_is_compiled_once(compiler: GrammarCompiler) -> None:
@@ -160,11 +154,11 @@ def process_of(compiler: GrammarCompiler) -> psutil.Process:
 
 def once_asked(compiler: GrammarCompiler, grammar: Grammar, then: Callable[[psutil.Process], None]) -> Future[Compiled]:
     """What becomes of a grammar to whose process this happens before it has begun on it."""
-    process = process_of(compiler)
-    process.suspend()
+    worker = compiler._processes[0]._process._process
+    suspend(worker)
     future = compiler.submit(grammar)
-    time.sleep(0.3)
-    then(process)
+    wait_until_asked(worker)
+    then(psutil.Process(worker.pid))
     return future
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.worker_channel import Pipes
 from nbgen.errors import InvalidRequest, Unavailable
 from tests.conftest import PATIENCE
+from tests.engine.conftest import suspend, wait_until_asked, workers
 from tests.engine.image_requests import picture
 from tests.engine.test_audio import RATE, media, sound
 
@@ -42,8 +42,7 @@ def endless(scans: int = 20_000) -> memoryview:
 
 
 def children() -> list[psutil.Process]:
-    alive = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
-    return [p for p in alive if "nbgen.engine.media_worker" in p.cmdline()]
+    return workers("nbgen.engine.media_worker")
 
 
 def process_of(decoder: MediaDecoder) -> psutil.Process:
@@ -127,12 +126,11 @@ def test_memory_that_is_short_while_an_image_is_read_back_leaves_nothing_to_the_
 
 def once_busy(decoder: MediaDecoder, call: Callable[[], None]) -> None:
     """Call from another thread when the decoder's process, which is stopped, has been given something."""
-    process_of(decoder).suspend()
+    worker = decoder._process._process
+    suspend(worker)
 
     def run() -> None:
-        while not decoder._lock.locked():
-            time.sleep(0.01)
-        time.sleep(0.3)
+        wait_until_asked(worker)
         call()
 
     threading.Thread(target=run).start()
@@ -184,7 +182,7 @@ def test_it_ends_with_its_parent() -> None:
     code = """
         import time
         from nbgen.engine.media_decoder import MediaDecoder
-        decoder = MediaDecoder()
+        decoder = MediaDecoder(seconds=60.0)
         try: decoder.image(memoryview(b"no image"), "image 1")
         except Exception: print(decoder._process._process.pid, flush=True)
         time.sleep(60)

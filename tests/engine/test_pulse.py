@@ -9,6 +9,8 @@ import pytest
 from nbgen.engine import pulse
 from nbgen.engine_state import EngineStatus, LoadProgress
 
+pytestmark = pytest.mark.usefixtures("little_garbage")  # looking for it takes a processor, too
+
 
 @pytest.fixture(autouse=True)
 def looks_when_told(monkeypatch: pytest.MonkeyPatch) -> None:

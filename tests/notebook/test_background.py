@@ -27,7 +27,7 @@ def test_a_run_that_draws_its_end_can_be_cancelled_as_any_other() -> None:
         go_on.wait()
 
     run = BackgroundRun(TextStream(iter(()), Result(), None, events()), lambda *_: None, ended)
-    assert ending.wait(30)
+    assert ending.wait(PATIENCE)
     run.cancel()
     go_on.set()
     assert run.wait().finish_reason == "stop"

@@ -19,7 +19,6 @@ import nbgen
 from nbgen.errors import InvalidRequest, NotFound
 from nbgen.notebook.chat import Chat
 from nbgen.notebook.comm import CommRuns, RunPieces
-from nbgen.notebook.compare import PAGE_SECONDS
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import wait_for
@@ -112,13 +111,24 @@ def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
 
 @pytest.mark.parametrize("wait", [Chat.wait, lambda chat: chat.ask("once more")])
 def test_an_interrupt_while_an_answer_is_waited_for_stops_it(
-    connected: PrivateServer, wait: Callable[[Chat], None]
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Chat], None]
 ) -> None:
     chat = nbgen.Chat(max_new_tokens=15_000, ignore_eos=True)
+    follow = connected.client.follow
+
+    def interrupt() -> None:
+        wait_for(lambda: len(connected.client.chat(chat.chat)["messages"]) == 2, "it has begun")
+        _thread.interrupt_main()
+
+    def interrupted(run: str) -> Any:
+        threading.Thread(target=interrupt).start()
+        return follow(run)
+
+    monkeypatch.setattr(connected.client, "follow", interrupted)
     chat.ask("go on")
-    threading.Timer(0.3, _thread.interrupt_main).start()
     with pytest.raises(KeyboardInterrupt):
         wait(chat)
+    monkeypatch.setattr(connected.client, "follow", follow)
     assert settled(chat)["finish_reason"]["type"] == "abort"
     assert len(chat.messages) == 2
     chat.close()
@@ -201,7 +211,8 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
         "chat.ask('hello')\nchat.wait()",
         f"grid = nbgen.compare('hello', top_p=[0.5, 1], {options})\ngrid",
         "chat.close()\nchat",
-        "import time\nbegan = time.monotonic()\nanswers = grid.wait()\nprint(time.monotonic() - began)",
+        "import time\nnbgen.notebook.compare.PAGE_SECONDS = 60\nbegan = time.monotonic()\nanswers = grid.wait()\n"
+        "print(time.monotonic() - began)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True).execute()
@@ -212,7 +223,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
     assert "top_p 0.5: " in comparison.data["text/plain"]
     assert notebook.cells[3].outputs[0].text == "The chat panel has been closed.\n"
-    assert float(notebook.cells[4].outputs[0].text) < PAGE_SECONDS, "nobody waits for a page"
+    assert float(notebook.cells[4].outputs[0].text) < 60, "nobody waits for a page"
 
 
 def test_who_waits_does_not_fetch_the_conversation_again_and_again(

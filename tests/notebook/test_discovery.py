@@ -244,9 +244,12 @@ def test_a_named_server_has_longer_to_say_hello_than_one_that_happens_to_be_ther
 ) -> None:
     """It may be far away, or busy for a moment: nobody is to be asked in its place."""
     monkeypatch.setattr(discovery, "HELLO_SECONDS", 0.1)
-    with greeting(after=0.3) as url:
-        with closing(find_server(environment(tmp_path, NBGEN_URL=url, NBGEN_TOKEN="t"))) as client:
-            assert discovery.answers(client)
+    with (
+        greeting(after=0.3) as url,
+        closing(find_server(environment(tmp_path, NBGEN_URL=url, NBGEN_TOKEN="t"))) as near,
+    ):
+        assert discovery.answers(near)
+    with greeting(after=10) as url:
         write(tmp_path, "nbgen-4000001.json", url=url, key="k")
         with pytest.raises(ServerNotFound, match="did not answer in time"):
             find_server(environment(tmp_path))

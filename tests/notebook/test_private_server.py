@@ -18,12 +18,12 @@ import pytest
 
 import nbgen
 from nbgen.errors import ServerNotFound
-from nbgen.notebook import passed_on, session
+from nbgen.notebook import passed_on, private_server, session
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
 from nbgen.notebook.private_folder import PrivateFolder
-from nbgen.notebook.private_server import STOP_SECONDS, PrivateServer
-from tests.conftest import wait_for
+from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import PATIENCE, wait_for
 
 
 def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_starting(
@@ -127,6 +127,7 @@ def test_an_interrupt_does_not_wait_for_a_server_that_is_slow_to_start(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(60)", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(private_server, "STOP_SECONDS", PATIENCE)
     interrupted = time.monotonic()
 
     def interrupt(seconds: int) -> None:
@@ -136,7 +137,7 @@ def test_an_interrupt_does_not_wait_for_a_server_that_is_slow_to_start(
 
     with pytest.raises(KeyboardInterrupt):
         PrivateServer("no-such-model", waiting=interrupt)
-    assert time.monotonic() - interrupted < STOP_SECONDS / 2
+    assert time.monotonic() - interrupted < PATIENCE / 2
 
 
 def test_a_private_folder_is_private_and_goes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import nbgen
 from nbgen.errors import NbgenError, Unavailable
 from nbgen.notebook import session
 from nbgen.notebook.remote import RemoteClient
-from tests.conftest import LOOKS, wait_for
+from tests.conftest import LOOKS, PATIENCE, wait_for
 
 
 class Scripted(BaseHTTPRequestHandler):
@@ -108,7 +108,7 @@ def test_a_run_that_is_silent_is_stopped_at_once(remote: SimpleNamespace) -> Non
         chat.ask("silence")
         wait_for(lambda: remote.heard, "it was asked")
         chat.stop()
-        assert remote.left.wait(10), "the connection is closed"
+        assert remote.left.wait(PATIENCE), "the connection is closed"
         assert wait_for(chat.wait, "the end").finish_reason == "abort"
         chat.ask("silence")
         chat.stop()  # which may be before the server has heard of it

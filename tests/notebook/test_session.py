@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 import nbgen
@@ -20,7 +19,7 @@ from nbgen.notebook import passed_on, session
 from nbgen.notebook.client import Client
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.result import Result
-from tests.conftest import PATIENCE, wait_for
+from tests.conftest import PATIENCE, gone, wait_for
 
 HELPERS = sorted(set(dir(nbgen)) - {"__version__"})
 
@@ -296,7 +295,7 @@ def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
     script = "import nbgen, os; server = nbgen.serve(); print(server._process.pid, flush=True); os._exit(1)"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     pid = int(done.stdout)
-    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "it is gone")
+    wait_for(lambda: gone(pid), "it is gone")
 
 
 @pytest.mark.parametrize(

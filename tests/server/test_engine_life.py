@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from nbgen.sse import Decoder
-from tests.conftest import edit
+from tests.conftest import edit, gone
 from tests.server.conftest import BUSY, PATIENCE, Server, events, wait_for
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
@@ -27,7 +27,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterat
     yield server
     engine = server.ready().engine()
     server.stop(signal.SIGKILL)
-    wait_for(lambda: gone(engine), "the engine is gone")
+    wait_for(lambda: gone(engine.pid), "the engine is gone")
 
 
 def test_a_run_shows_the_loading_and_many_waiters_share_one_start(mortal: Server) -> None:
@@ -212,10 +212,6 @@ def test_it_stays_down_after_too_many_crashes_until_it_is_loaded_again(mortal: S
     assert events(mortal.http, "POST", "api/v1/model/load", json={})[-1].event == "ready"
 
 
-def gone(engine: psutil.Process) -> bool:
-    return not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
-
-
 def test_a_stopping_server_lets_what_runs_end_and_leaves_nothing(tmp_path: Path, long_model: Path) -> None:
     server = Server(tmp_path, f"--model={long_model}", "--dtype=float32").ready()
     engine, file = server.engine(), server.runtime_file
@@ -229,7 +225,7 @@ def test_a_stopping_server_lets_what_runs_end_and_leaves_nothing(tmp_path: Path,
     assert found[-1].event == "done"
     assert sum(json.loads(e.data)["tokens"] for e in found if e.event == "delta") == 300
     assert server.stop() == 0
-    assert gone(engine)
+    assert gone(engine.pid)
     assert not file.exists()
 
 

@@ -23,6 +23,7 @@ async def test_characters_are_whole_wherever_the_pipe_cuts_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_process, "COMMAND", ("-X", "utf8", "-c", WORDS))
+    monkeypatch.setattr(engine_process, "GROUP_SECONDS", PATIENCE)
     with caplog.at_level(logging.INFO, "test"):
         process = await EngineProcess.spawn(logging.getLogger("test"))
         assert await process.end(PATIENCE) == "exit code 0"
@@ -66,7 +67,7 @@ from nbgen.server import engine_process
 START = "import subprocess, time; [subprocess.Popen(['sleep', '60']) for _ in range(3)]; print('begun'); time.sleep(60)"
 
 async def main():
-    engine_process.COMMAND = ("-c", START)
+    engine_process.COMMAND, engine_process.GROUP_SECONDS = ("-c", START), 60.0
     process = await engine_process.EngineProcess.spawn(logging.getLogger("test"))
     while not process.last_words():
         await asyncio.sleep(0.01)

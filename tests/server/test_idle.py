@@ -22,6 +22,8 @@ from tests.server.conftest import BUSY, PATIENCE, Server, until, wait_for
 
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
 MB = 2**20
+#: Of tests whose server is to be asked again within these seconds, which a busy machine may let pass.
+hurried = pytest.mark.flaky(reruns=2)
 #: Of tests that share an engine's client.
 together = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,11 +48,16 @@ def said(server: Server, body: dict = GREEDY) -> dict:
     return answer.json()
 
 
+@hurried
 def test_the_cache_leaves_memory_and_nobody_is_refused(server: Server) -> None:
-    expected = said(server)["text"]
-    said(server, GREEDY | {"text": None, "input_ids": [9] * 8000})
-    assert said(server)["meta_info"]["cached_tokens"] > 0
-    engine, full = server.engine(), server.engine().memory_info().rss
+    expected, engine = said(server)["text"], server.engine()
+
+    def filled() -> int:
+        said(server, GREEDY | {"text": None, "input_ids": [9] * 8000})
+        full = engine.memory_info().rss
+        return full if said(server)["meta_info"]["cached_tokens"] > 0 else 0
+
+    full = wait_for(filled, "memory is looked at before the cache leaves it")
     wait_for(lambda: full - engine.memory_info().rss > 60 * MB, "8000 tokens of keys and values are gone")
     assert server.model()["state"] == "ready"
     assert server.http.get("health").status_code == 200
@@ -59,6 +66,7 @@ def test_the_cache_leaves_memory_and_nobody_is_refused(server: Server) -> None:
     assert server.engine().pid == engine.pid
 
 
+@hurried
 def test_the_model_is_unloaded_and_the_next_request_loads_it(server: Server) -> None:
     expected, engine = said(server)["text"], server.engine()
     wait_for(lambda: not engine.is_running(), "the engine's process has ended")

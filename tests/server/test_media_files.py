@@ -53,11 +53,11 @@ def test_everything_else_has_one_answer(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["deep", "fifo.png", "a b.png"])
 def test_nothing_stays_open(root: Path, name: str) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with contextlib.suppress(InvalidRequest):
             MediaFiles(root).read(name, LIMIT, "image_data")
-    assert os.listdir("/proc/self/fd") == before
+    assert before.issuperset(os.listdir("/proc/self/fd")), "and what others left may be collected meanwhile"
 
 
 def test_an_absolute_path_into_a_folder_with_the_same_beginning_is_outside(root: Path) -> None:

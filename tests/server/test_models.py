@@ -118,7 +118,7 @@ async def test_a_module_that_hangs_at_the_start_holds_up_no_other(models: Models
     source = f"import pathlib, time\nwhile pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
     (tmp_path / "a/1/model.py").write_text(source + ECHO_SOURCE.format(sleep=0))
     starting = asyncio.create_task(models.load_modules(logging.getLogger("test")))
-    async with asyncio.timeout(PATIENCE / 2):
+    async with asyncio.timeout(PATIENCE):
         while not all(models.find(name).loaded for name in "bc"):  # type: ignore[attr-defined]  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert models.find("a").state == "LOADING"

@@ -12,6 +12,7 @@ import pytest
 from tornado.iostream import IOStream, StreamClosedError
 
 from nbgen.server.sending import all_taken, send, taken
+from tests.conftest import PATIENCE
 
 Pair = tuple[IOStream, socket.socket]
 
@@ -20,7 +21,7 @@ Pair = tuple[IOStream, socket.socket]
 async def pair() -> AsyncIterator[Pair]:
     """A connection's stream, and who reads it."""
     ours, theirs = socket.socketpair()
-    theirs.settimeout(10)
+    theirs.settimeout(PATIENCE)
     stream = IOStream(ours)
     yield stream, theirs
     stream.close()

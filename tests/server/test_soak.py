@@ -54,7 +54,7 @@ class Caller(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        while time.monotonic() < self._until and not self.wrong:
+        while (time.monotonic() < self._until or self.asked < 2) and not self.wrong:
             asks = [self._whole, self._streamed, self._samples, self._shaped, self._left, self._refused, self._ended]
             ask = self._chance.choice([*asks, self._flushed, self._paused, self._reloaded])
             try:
@@ -164,7 +164,6 @@ def test_everybody_gets_the_answer_that_they_would_get_alone(small: Server) -> N
     for caller in callers:
         caller.join()
     assert not [caller.wrong for caller in callers if caller.wrong]
-    assert sum(caller.asked for caller in callers) > CALLERS
     small.idle()
     wait_for(lambda: all_free(small.model()["status"]), "every block is free")
     assert held(small) < MOST_GROWTH * before

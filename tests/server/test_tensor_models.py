@@ -319,10 +319,9 @@ def test_unload_and_load_by_name(jupyter: Server) -> None:
 def test_a_caller_who_leaves_takes_their_request_along(server: Server) -> None:
     assert post(server, "slow", json.dumps(slow(1))).status_code == 200
     before = counts(server, "slow")["inference_stats"]
-    with contextlib.ExitStack() as callers:
+    with contextlib.ExitStack() as callers, gathering(server, "slow", 4):
         for _ in range(4):
             callers.enter_context(server.asking("v2/models/slow/infer", slow(20)))
-        wait_for(lambda: pending(server, "slow") == 4, "all are there")
     wait_for(lambda: counts(server, "slow")["inference_stats"]["fail"]["count"] == before["fail"]["count"] + 4, "fails")
     assert post(server, "slow", json.dumps(slow(1))).status_code == 200
 
