@@ -18,6 +18,12 @@ _HOURS = f"T({_COUNT}H({_MINUTES})?|{_MINUTES}|{_COUNT}S)"
 _MONTHS = f"{_COUNT}M({_COUNT}D)?"
 _DAYS = f"({_COUNT}Y({_MONTHS})?|{_MONTHS}|{_COUNT}D)({_HOURS})?"
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_LABEL = "[A-Za-z0-9](-?[A-Za-z0-9]){0,30}"
+#: An address with a host, of which a length may be told: `uri` alone is a back end's.
+ADDRESS = (
+    rf"^[A-Za-z][a-z0-9+]{{1,9}}://(({_LABEL}\.){{0,3}}[A-Za-z]{{1,20}}|({_BYTE}\.){{3}}{_BYTE})(:[1-9][0-9]{{0,3}})?"
+    r"($|[/?#]([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-F]{2})*$)"
+)
 #: By the formats of JSON schemas, which RFC 3339 defines; and addresses, whose numbers begin with no zero.
 OF_FORMATS = {
     "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from nbgen.date_patterns import ADDRESS, OF_FORMATS
 from nbgen.engine.grammar import LABELS, Grammar, GrammarError
 from nbgen.engine.json_types import listed
 from nbgen.engine.schema_keywords import COUNTS, NO_CHARACTER, check_keywords
@@ -202,6 +203,13 @@ def implies_length(node: dict[str, Any]) -> bool:
     return node.get("format") in NEVER_EMPTY and node.get("minLength") in (0, 1)
 
 
+def pattern_of(node: dict[str, Any]) -> str | None:
+    """The pattern that stands for the node's format, beside which lengths can be counted."""
+    if node.get("format") == "uri" and (node.get("maxLength") is not None or (node.get("minLength") or 0) > 1):
+        return ADDRESS
+    return OF_FORMATS.get(node.get("format") or "")
+
+
 def _check_ignored(node: dict[str, Any]) -> None:
     for name in IGNORED:
         if node.get(name) not in (None, False):
@@ -224,6 +232,8 @@ def _check_text(node: dict[str, Any]) -> None:
     given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]
     if implies_length(node):
         given.remove("minLength")
+    if pattern_of(node) and "pattern" not in given:
+        return
     if len(given) > 1 and given[0] == "format":
         raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import lru_cache
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -65,6 +66,7 @@ def whole_answer(pattern: str) -> str:
     return _Writer(pattern, json=False).whole(anywhere=False)
 
 
+@lru_cache(1024)  # who checks a schema writes it next
 def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json: bool = True) -> str:
     """The regex of what stands between the quotes of a string in which the pattern is found. Raises GrammarError.
 
@@ -147,6 +149,8 @@ class _Writer:
         giving = endless or sorted(giving, key=lambda place: widths[place][0] - widths[place][1])[:1]
         rest = [width for place, width in enumerate(widths) if place not in giving]
         share = (self._high - sum(high for _, high in rest)) // max(1, len(giving))
+        if not giving or (share < 0 and self._high < ENDLESS):
+            raise self._refused("has no place where its lengths could be counted")
         missing = self._low - least + sum(widths[place][0] for place in giving[:1])
         items = list(items)
         for place in giving:
@@ -157,8 +161,6 @@ class _Writer:
             if low > high or wide >= ENDLESS or narrow == 0:
                 raise self._refused("has no place where its lengths could be counted")
             items[place] = operation, (low, high, body)
-        if not giving:
-            raise self._refused("has no place where its lengths could be counted")
         return items
 
     def _width(self, items: Any) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The types of JSON values and schemas, and the bounds of numbers, as JSON schema has them. Plain Python."""
 
 from collections.abc import Mapping
-from math import inf
+from math import ceil, floor, inf, isfinite
 from typing import Any
 
 #: What each type's values are: a number may be whole, which is of both types.
@@ -38,6 +38,15 @@ def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     low = max(_given(first, second, minimum=0, exclusiveMinimum=1), default=(-inf, 0))
     high = min(_given(first, second, maximum=0, exclusiveMaximum=-1), default=(inf, 0))
     return low[0] > high[0] or (low[0] == high[0] and low[1] > high[1])
+
+
+def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """The bounds of an integer as integers."""
+    if "integer" not in listed(schema.get("type")) or "number" in listed(schema.get("type")):
+        return schema
+    towards = {"minimum": ceil, "exclusiveMaximum": ceil, "maximum": floor, "exclusiveMinimum": floor}
+    bounds = {name: schema[name] for name in towards if isinstance(schema.get(name), float) and isfinite(schema[name])}
+    return schema | {name: towards[name](value) for name, value in bounds.items()}
 
 
 def _given(*schemas: Mapping[str, Any], **names: int) -> list[tuple[float, int]]:

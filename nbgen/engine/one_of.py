@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
+from nbgen.engine.grammar_limits import resolve, schemas
 from nbgen.engine.json_types import TYPES, apart, types_of, values_of
 
 Schema = dict[str, Any]
@@ -100,6 +101,20 @@ class OneOf:
         return [{**written, "required": [*must, name]} for name in telling] + [
             {**written, "properties": {key: each for key, each in mine.items() if key != name}} for name in needed
         ]
+
+
+def with_tags(schema: Any) -> Any:
+    """The schema, changed in its place: what a `discriminator` names is required, as who reads the answer needs it."""
+    tags = {}
+    for node in schemas(schema):
+        if isinstance(tag := node.get("discriminator"), dict) and isinstance(tag.get("propertyName"), str):
+            for branch in node.get("oneOf", ()):
+                found = resolve(branch["$ref"], schema) if _are_objects(branch) and "$ref" in branch else branch
+                tags[id(found)] = tag["propertyName"]
+    for node in schemas(schema):
+        if (name := tags.get(id(node))) in _properties(node) and name not in _required(node):
+            node["required"] = [*_required(node), name]
+    return schema
 
 
 def _are_objects(*schemas: Any) -> bool:

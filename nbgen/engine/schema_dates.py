@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbgen.date_patterns import OF_FORMATS
-from nbgen.engine.grammar_limits import ANY_TEXT, schemas
+from nbgen.engine.grammar_limits import ANY_TEXT, pattern_of, schemas
 from nbgen.engine.json_types import listed
 
 
 def with_dates(schema: Any) -> Any:
     """The schema, changed in its place."""
     for node in schemas(schema):
-        if (pattern := OF_FORMATS.get(node.get("format", ""))) and "string" in listed(node.get("type")):
+        if (pattern := pattern_of(node)) and "string" in listed(node.get("type")):
             del node["format"]
             node["pattern"] = pattern
         elif node.get("format") in ANY_TEXT:

@@ -13,11 +13,11 @@ from itertools import combinations
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, resolve, schemas
+from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, pattern_of, resolve, schemas
 from nbgen.engine.json_regex import apart, text_of_string
-from nbgen.engine.json_types import listed, types_of_value
+from nbgen.engine.json_types import listed, types_of_value, with_whole_bounds
 from nbgen.engine.older_schema import modern
-from nbgen.engine.one_of import OPEN, OneOf, Schema
+from nbgen.engine.one_of import OPEN, OneOf, Schema, with_tags
 from nbgen.engine.schema_keywords import check_keywords
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
@@ -57,7 +57,7 @@ DECIMALS = 6
 def enforceable(schema: Any) -> Any:
     """A schema of the same values, or in places of fewer. Raises GrammarError for what would not be enforced."""
     try:
-        references = _References(schema := _modern(schema))
+        references = _References(schema := with_tags(_modern(schema)))
         written = _rewritten(schema, references)
         if references.moved:
             written = {**written, "$defs": {**written.get("$defs", {}), **references.moved}}
@@ -152,7 +152,7 @@ def _rewritten(node: Any, references: _References) -> Any:
     if isinstance(node.get("$ref"), str):
         node = node | {"$ref": references.place(node["$ref"])}
     node = _with_values(node)
-    node = _with_required(_with_room(_with_type(node)))
+    node = _with_required(_with_room(with_whole_bounds(_with_type(node))))
     if implies_length(node):
         node = {key: value for key, value in node.items() if key != "minLength"}
     _check_patterns(node)
@@ -270,8 +270,8 @@ def _may_match(pattern: str, name: str) -> bool:
 
 def _check_patterns(node: Schema) -> None:
     """Raises GrammarError for patterns that strings or names would not be held to."""
-    if "pattern" in node:
-        text_of_string(node["pattern"], node.get("minLength") or 0, node.get("maxLength"))
+    if pattern := node.get("pattern") or pattern_of(node):
+        text_of_string(pattern, node.get("minLength") or 0, node.get("maxLength"))
     named = node.get("patternProperties") or {}
     for name in named:
         text_of_string(name)

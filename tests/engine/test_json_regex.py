@@ -45,6 +45,16 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"a": 1, "a-12": 2}],
         [{"a12": 1}],
     ),
+    "a format and its length": (
+        {"type": "string", "format": "date", "maxLength": 10, "minLength": 10},
+        ["2024-01-01"],
+        ["2024-01-01Z", "2024-01-1", ""],
+    ),
+    "an address as pydantic writes it": (
+        {"type": "string", "format": "uri", "minLength": 1, "maxLength": 600},
+        ["https://my-site.example.com:8080/a/b?c=d%20e", "http://localhost", "http://10.0.0.1/"],
+        ["http://a.b/" + "c" * 590, ""],
+    ),
     "the least length": ({"type": "string", "minLength": 2}, ['ab"\n', "ab\\é😀"], ["a", ""]),
     "groups of a pattern": (
         {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
@@ -53,6 +63,8 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     ),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "what is too long without what is counted": ({"pattern": "^a{0,50}b*$", "maxLength": 30}, "could be counted"),
+    "what has no end in a group": ({"pattern": "^(a*)b*$", "maxLength": 30}, "could be counted"),
     "a pattern that looks ahead": ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]{3}$"}, "looks around"),
     "a pattern that looks away": ({"properties": {"a": {"pattern": r"[)]\)(?!a)b"}}}, "looks around"),
     "a pattern that looks back": ({"pattern": "(?<=a)b|(?<!a)c"}, "looks around"),

@@ -173,6 +173,17 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{}],
     ),
 }
+#: Models of pydantic's with a tag that has a default, and that lead to themselves.
+TREE = {"oneOf": [{"$ref": "#/$defs/Leaf"}, {"$ref": "#/$defs/Fork"}], "discriminator": {"propertyName": "kind"}}
+LEAF, FORK = (
+    {"type": "object", "properties": {"kind": {"const": kind, "default": kind, "type": "string"}, **others}}
+    for kind, others in (("leaf", {"v": {"type": "integer"}}), ("fork", {"a": TREE, "b": TREE}))
+)
+ENFORCED["integers between fractions"] = (
+    {"type": "integer", "exclusiveMinimum": -0.5, "maximum": 2.5},
+    [0, 2],
+    [-1, 3],
+)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "parts that meet": ({"allOf": [{"minimum": 3}, {"minimum": 5}]}, "`minimum`"),
     "parts that close": ({"allOf": [{**A, "additionalProperties": False}, B]}, "`additionalProperties`, `properties`"),
@@ -273,6 +284,14 @@ def check_refused(schema: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("name", ENFORCED)
 def test_what_a_schema_asks_is_enforced(name: str) -> None:
     check_enforced(*ENFORCED[name])
+
+
+def test_what_a_discriminator_names_is_written() -> None:
+    schema = {**TREE, "$defs": {"Leaf": LEAF, "Fork": {**FORK, "required": ["a", "b"]}}}
+    leaf = {"kind": "leaf", "v": 1}
+    assert takes(schema, {"kind": "fork", "a": {"kind": "fork", "a": leaf, "b": {"kind": "leaf"}}, "b": leaf})
+    assert not takes(schema, {"v": 1})
+    assert not takes(schema, {"a": leaf, "b": leaf})
 
 
 def test_dates_are_those_that_there_are() -> None:
