@@ -1,4 +1,4 @@
-"""Dates, times, durations and IPv4 addresses as JSON has them, as patterns that only what there can be matches.
+"""Dates, times, durations and addresses as JSON has them, as patterns that only what there can be matches.
 
 Seconds have at most six decimals, which Python reads, and years four digits; a duration counts up to six digits of each
 unit, for a model that loves digits must get on. Knows no schema.
