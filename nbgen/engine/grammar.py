@@ -113,4 +113,4 @@ class Backend(Protocol):
         """The work that may take long, or end the process. Raises GrammarError."""
 
     def load(self, compiled: bytes) -> Compiled:
-        """What `compile` made, ready for use. Takes milliseconds."""
+        """What `compile` made, ready for use. It holds up no other thread, and takes no longer than that took."""

@@ -20,11 +20,13 @@ from nbgen.engine.grammar_limits import check
 from nbgen.engine.light_imports import import_lightly
 from nbgen.engine.loose_schema import as_told
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.engine.worker_channel import Pipes, limit_memory
+from nbgen.engine.worker_channel import Pipes, limit_memory, limit_stack
 from nbgen.engine.worker_process import Started
 from nbgen.sampling_params import LENIENT
 
 MAX_BYTES = 2**30
+#: Less than a thread of the engine has, which may compile the same again.
+MAX_STACK = 2**20
 BACKENDS = {
     "xgrammar": ("nbgen.engine.grammar_xgrammar", "XGrammarBackend"),
     "llguidance": ("nbgen.engine.grammar_llguidance", "LLGuidanceBackend"),
@@ -62,6 +64,7 @@ def main() -> None:
         backend_kind = backend_class(sys.argv[1], lightly=True)
         backend = backend_kind.from_vocabulary(pipes.receive(Start).vocabulary)
         limit_memory(MAX_BYTES)
+        limit_stack(MAX_STACK)
         pipes.send(Started())
         while True:
             pipes.send(_compile(backend, pipes.receive(Grammar)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+#: Seconds of processors' time that a grammar may take to be compiled twice. To send one takes longer, as it says all of
+#: itself for each of its rules: minutes of some that are compiled in half a second.
+QUICK = 2.5
+#: That compile at once in a process of their own.
+MOST_THREADS = 4
+#: Before a grammar that is to be compiled again, which no JSON begins with.
+AGAIN = b"\0"
+
 NO_RULES = "it has no rule like `root ::= ...`: for Lark's grammars start the server with --grammar-backend=llguidance"
 
 
@@ -31,10 +41,10 @@ class XGrammarBackend:
 
     knows_lenient = False
 
-    def __init__(self, tokenizer: xgrammar.TokenizerInfo, eos_ids: list[int]) -> None:
+    def __init__(self, tokenizer: xgrammar.TokenizerInfo, eos_ids: list[int], threads: int = 1) -> None:
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
-        self._compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
+        self._compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=threads, cache_enabled=False)
 
     @classmethod
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_ids: Set[int]) -> XGrammarBackend:
@@ -47,13 +57,15 @@ class XGrammarBackend:
     @classmethod
     def from_vocabulary(cls, vocabulary: bytes) -> XGrammarBackend:
         info, eos_ids = msgspec.msgpack.decode(vocabulary, type=tuple[str, list[int]])
-        return cls(xgrammar.TokenizerInfo.deserialize_json(info), eos_ids)
+        threads = min(os.cpu_count() or 1, MOST_THREADS)
+        return cls(xgrammar.TokenizerInfo.deserialize_json(info), eos_ids, threads)
 
     @property
     def vocabulary(self) -> bytes:
         return msgspec.msgpack.encode((self._tokenizer.serialize_json(), self._eos_ids))
 
     def compile(self, grammar: Grammar) -> bytes:
+        began = time.process_time()
         try:
             compiled = self._compile(grammar)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -64,12 +76,17 @@ class XGrammarBackend:
         matcher = loaded.matcher()
         if not matcher.allows_any() or (grammar.kind == "json_schema" and matcher.may_end):
             raise GrammarError("it matches no text at all")
+        if time.process_time() - began < QUICK:
+            return AGAIN + msgspec.json.encode(grammar)
         with _told_of_memory():
             return compiled.serialize_json().encode()
 
     def load(self, compiled: bytes) -> CompiledXGrammar:
         with _told_of_memory():
-            grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)
+            if compiled.startswith(AGAIN):
+                grammar = self._compile(msgspec.json.decode(compiled[len(AGAIN) :], type=Grammar))
+            else:
+                grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)
         return CompiledXGrammar(grammar, self._eos_ids, grammar.memory_size_bytes)
 
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:

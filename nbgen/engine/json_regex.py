@@ -56,9 +56,9 @@ _REFUSED = {
 #: As often as one likes.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
-#: Characters that are counted one by one, and of a block of them that is counted: each takes time to compile, the end
-#: of each block while an answer is written.
-SINGLY, BLOCK = 96, range(48, 81)
+#: Characters that are counted with their escapes, written out: a count of what is no class takes xgrammar long at every
+#: token. Of more characters none is one that is escaped.
+SINGLY = 24
 
 
 def whole_answer(pattern: str) -> str:
@@ -70,7 +70,8 @@ def whole_answer(pattern: str) -> str:
 def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json: bool = True) -> str:
     """The regex of what stands between the quotes of a string in which the pattern is found. Raises GrammarError.
 
-    `low` and `high` are how many characters it has; unless `json`, they stand there as they are.
+    `low` and `high` are how many characters it has; unless `json`, they stand there as they are. Where more than
+    `SINGLY` are counted, none is one that JSON escapes.
     """
     return _Writer(pattern, low, ENDLESS if high is None else high, json=json).whole(anywhere=True)
 
@@ -271,19 +272,14 @@ def _group(text: str) -> str:
 
 
 def _counted(one: str, low: int, high: int) -> str:
-    """So many of what is no class: written out, as xgrammar tells at every token anew what ends one that it counts."""
-    blocks, singles = divmod(low, BLOCK[-1])
-    begin = (f"({one * BLOCK[-1]}){{{blocks}}}" if blocks else "") + one * singles
-    if high >= ENDLESS:
-        plain, _, escaped = one[1:-1].rpartition(r"|\\")
-        escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
-        return f"{begin}{plain}*({escaped}{plain}*)*" if plain else f"{begin}{one}*"
-    more = high - low
-    if more < SINGLY:
-        return begin + _up_to(one, more)
-    size = min(BLOCK, key=lambda size: ((more + 1) % size, -size))
-    blocks, singles = divmod(more + 1, size)
-    return f"{begin}({one * size}){{0,{blocks - 1}}}{_up_to(one, size - 1 + singles)}"
+    """So many of what is no class."""
+    plain, _, escaped = one[1:-1].rpartition(r"|\\")
+    if high < ENDLESS:
+        few = high <= SINGLY
+        return one * low + _up_to(one, high - low) if few else f"{plain or one}{{{low},{high}}}"
+    escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
+    begin = one * low if low <= SINGLY else f"{plain or one}{{{low}}}"
+    return f"{begin}{plain}*({escaped}{plain}*)*" if plain else f"{begin}{one}*"
 
 
 def _up_to(one: str, most: int) -> str:

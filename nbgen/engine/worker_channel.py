@@ -65,3 +65,11 @@ def limit_memory(num_bytes: int) -> None:
 
         pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + num_bytes,) * 2)
+
+
+def limit_stack(num_bytes: int) -> None:
+    """Of the first thread; where the system knows such limits."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_STACK, (num_bytes, resource.getrlimit(resource.RLIMIT_STACK)[1]))

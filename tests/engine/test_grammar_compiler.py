@@ -14,7 +14,7 @@ import psutil
 import pytest
 from transformers import AutoTokenizer
 
-from nbgen.engine import grammar_compiler, worker_process
+from nbgen.engine import grammar_compiler, grammar_xgrammar, worker_process
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
@@ -61,9 +61,13 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_served(compiler: Gramma
     assert compiler.submit(Grammar("regex", "b")).result()
 
 
-def test_what_takes_too_much_memory_is_refused_without_a_trace(tiny_model: Path, capfd: pytest.CaptureFixture) -> None:
+def test_what_takes_too_much_memory_is_refused_without_a_trace(
+    tiny_model: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = worker_process.WorkerProcess
+    monkeypatch.setattr(grammar_compiler, "WorkerProcess", lambda _, name: own("tests.engine.cramped_compiler", name))
     levels = {
-        f"a{level}": {"type": "object", "properties": {f"p{i}": {"$ref": f"#/$defs/a{level + 1}"} for i in range(10)}}
+        f"a{level}": {"type": "object", "properties": {f"p{i}": {"$ref": f"#/$defs/a{level + 1}"} for i in range(100)}}
         for level in range(60)
     }
     schema = {"$ref": "#/$defs/a0", "$defs": levels | {"a60": {"type": "string"}}}
@@ -75,6 +79,19 @@ def test_what_takes_too_much_memory_is_refused_without_a_trace(tiny_model: Path,
         compiler.submit(Grammar("json_schema", json.dumps(schema))).result()
     compiler.close()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("quick", [0, PATIENCE])
+def test_a_grammar_is_sent_as_it_was_compiled_or_to_be_compiled_again(
+    quick: float, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_xgrammar, "QUICK", quick)
+    backend = XGrammarBackend.from_tokenizer(AutoTokenizer.from_pretrained(tiny_model), 264, {0})
+    properties = {f"p{i}": {"type": "string", "maxLength": 40 + i} for i in range(3)}
+    grammar = Grammar("json_schema", json.dumps({"type": "object", "properties": properties}))
+    sent = backend.compile(grammar)
+    assert (len(sent) < 1000) is bool(quick), "which grows with the square of what is counted"
+    assert backend.load(sent).matcher().allows_any()
 
 
 def test_what_a_library_wonders_at_in_a_grammar_is_in_no_log(
@@ -243,7 +260,7 @@ def test_memory_that_is_short_while_a_grammar_is_read_back_is_no_fault_of_it(
         raise RuntimeError("std::bad_alloc")
 
     with monkeypatch.context() as patched:
-        patched.setattr("xgrammar.CompiledGrammar.deserialize_json", fail)
+        patched.setattr("xgrammar.GrammarCompiler.compile_regex", fail)
         with pytest.raises(Unavailable, match="no memory is left for this regex grammar"):
             compiler.submit(Grammar("regex", "short of memory")).result()
     assert compiler.submit(Grammar("regex", "short of memory")).result(), "and is tried again"

@@ -14,10 +14,11 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["a12", "abb", "a-", "a?"],
     ),
     "the greatest length": ({"type": "string", "maxLength": 3}, ["", 'a"b', "\n\\\t"], ["abcd", '"""\n']),
-    "a great length": ({"type": "string", "maxLength": 501}, ["a" * 501, '"' * 501], ["a" * 502, '"' * 502]),
+    "a great length": ({"type": "string", "maxLength": 501}, ["a" * 501, ""], ["a" * 502]),
+    "a small length": ({"type": "string", "maxLength": 24}, ["a" * 24, '"' * 24], ["a" * 25, '"' * 25]),
     "lengths": (
         {"type": "string", "minLength": 150, "maxLength": 300},
-        ["a" * 150, "\n" * 300],
+        ["a" * 150, "b" * 300],
         ["a" * 149, "a" * 301],
     ),
     "a pattern found anywhere": ({"type": "string", "pattern": "b"}, ["b", 'a"b\n'], ["a"]),
