@@ -24,8 +24,9 @@ class EmbeddingModel:
 
     def __init__(self, config: EngineConfig, report: checkpoint.Report) -> None:
         """Load what `config` names. Raises ModelError."""
+        # Before weights are read that could not be used.
+        self.pooling = said = embedding_checkpoint.pooling(checkpoint.find(config.model, report), config.model)
         loaded = loader.load_embedding(config, report)
-        folder = checkpoint.find(config.model, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.device = next(self._model.parameters()).device
         names = inspect.signature(self._model.forward).parameters
@@ -33,7 +34,6 @@ class EmbeddingModel:
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
         pad = loaded.tokenizer.pretrained.pad_token_id
         self._pad = 0 if pad is None else pad
-        self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
         if self.classifies:
             self._model.config.get_text_config().pad_token_id = self._pad  # which tells it where a text ends
         looks_ahead = self._looks_ahead(config.model)
