@@ -50,32 +50,36 @@ class Reranker(NamedTuple):
     scores: Callable[[str], np.ndarray]
 
 
-def prompts(wish: str) -> list[str]:
+def prompts(wish: str, yes: str = "yes", no: str = "no") -> list[str]:
     """What either template makes."""
-    return [f'Say "yes" or "no". {wish} Q: {QUERY} D: {document}<|assistant|>' for document in DOCUMENTS]
+    return [f'Say "{yes}" or "{no}". {wish} Q: {QUERY} D: {document}<|assistant|>' for document in DOCUMENTS]
 
 
-def retold(folder: Path, template: str | None) -> PreTrainedTokenizerFast:
-    """The folder's tokenizer, with this template, and yes and no as tokens of their own."""
+def retold(folder: Path, template: str | None, *words: str) -> PreTrainedTokenizerFast:
+    """The folder's tokenizer, with this template, and yes and no, or what is said instead, as tokens of their own."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["yes", "no"])
+    tokenizer.add_tokens(list(words or ("yes", "no")))
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     return tokenizer
 
 
-def writer(folder: Path, template: str) -> Reranker:
-    """One that writes yes or no, with what sentence-transformers says of it."""
+def writer(folder: Path, template: str, *words: str) -> Reranker:
+    """One that writes yes or no, with what sentence-transformers says of it: also what else it writes."""
     size = len(SPECIAL_TOKENS) + 256
     save_model(folder, "qwen3", vocab_size=size + 2, head_dim=16)
-    tokenizer = retold(folder, template)
+    tokenizer = retold(folder, template, *words)
     modules = [{"type": f"sentence_transformers.base.modules.{kind}"} for kind in ("Transformer", "LogitScore")]
     (folder / "modules.json").write_text(json.dumps(modules))
+    if words:
+        (folder / "1_LogitScore").mkdir()
+        told = {"true_token_id": size, "false_token_id": size + 1, "module_input_name": "causal_logits"}
+        (folder / "1_LogitScore" / "config.json").write_text(json.dumps(told))
 
     @torch.inference_mode()
     def scores(wish: str) -> np.ndarray:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        ids = [tokenizer.encode(text, add_special_tokens=False) for text in prompts(wish)]
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in prompts(wish, *words)]
         return torch.stack([model(torch.tensor([each])).logits[0, -1, size:].softmax(0)[0] for each in ids]).numpy()
 
     return Reranker(folder, scores)
@@ -115,9 +119,15 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Reranker:
     return classifier(folder, "bert", None, max_position_embeddings=128, sentence_transformers=SIGMOID)
 
 
-@pytest.mark.parametrize("template", [BY_ROLE, BY_PLACE], ids=["roles", "places"])
-def test_a_model_that_writes_its_verdict(changing: Server, tmp_path: Path, template: str) -> None:
-    reranker = writer(tmp_path / "model", template)
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [(BY_ROLE, ()), (BY_PLACE.replace("yes", "fit").replace("no", "unfit"), ("fit", "unfit"))],
+    ids=["roles", "places, in words of its own"],
+)
+def test_a_model_that_writes_its_verdict(
+    changing: Server, tmp_path: Path, template: str, words: tuple[str, ...]
+) -> None:
+    reranker = writer(tmp_path / "model", template, *words)
     http = changing.serving(reranker.folder).http
     for body, wish in (({}, "find"), ({"instruct": WISH}, WISH)):
         answer = http.post("v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
