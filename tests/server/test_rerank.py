@@ -22,7 +22,7 @@ from transformers import (
 from nbgen.engine.embedding_model import EmbeddingModel, is_embedding
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import ChatMessage
-from tests.conftest import SPECIAL_TOKENS, save_model, save_tokenizer
+from tests.conftest import SPECIAL_TOKENS, edit, save_model, save_tokenizer
 from tests.server.conftest import Server
 
 QUERY = "what is a kernel?"
@@ -151,6 +151,7 @@ def test_a_model_that_classifies(changing: Server, bert: Reranker) -> None:
     refused(
         http.post("v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, "instruct": WISH}), "reads no instruct"
     )
+    refused(http.post("v1/classify", json={"input": QUERY}), "tells no classes apart", "/v1/rerank")
     alone = http.post("classify", json={"text": QUERY}).json()["embedding"]
     assert http.post("encode", json={"text": QUERY}).json()["embedding"] == alone
     assert len(alone) == 1
@@ -203,6 +204,14 @@ def test_what_is_not_ranked(server: Server, wrong: dict[str, Any], words: str) -
 
 def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server, tmp_path: Path) -> None:
     several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)
+    edit(several.folder / "config.json", id2label={"0": "bad", "1": "so so", "2": "good"})
     http = changing.serving(several.folder).http
     refused(http.post("v1/rerank", json={"query": "a", "documents": ["b"]}), "3 classes apart")
-    assert len(http.post("classify", json={"text": "a"}).json()["embedding"]) == 3
+    scores = [item["embedding"] for item in http.post("classify", json={"text": DOCUMENTS}).json()]
+    told = http.post("v1/classify", json={"input": DOCUMENTS, "model": "m"}).json()
+    names = ["bad", "so so", "good"]
+    for index, (item, row) in enumerate(zip(told["data"], scores, strict=True)):
+        chances = torch.tensor(row).softmax(0)
+        assert (item["index"], item["label"], item["num_classes"]) == (index, names[int(chances.argmax())], 3)
+        np.testing.assert_allclose(item["probs"], chances.numpy(), rtol=1e-5)
+    assert told["usage"]["prompt_tokens"] == sum(map(len, DOCUMENTS))
