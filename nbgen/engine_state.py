@@ -65,7 +65,9 @@ class ModelInfo(Struct, frozen=True):
     routed_experts: int = 0
     #: Whether it makes vectors, not text.
     is_embedding: bool = False
-    #: Of a model whose chat template asks whether a document answers a query: its tokens for yes and for no.
+    #: Of one that tells classes apart, of which a text is one: what these are called.
+    labels: list[str] = msgspec.field(default_factory=list)
+    #: Of a reranker, whose chat template asks whether a document answers a query: its tokens for yes and for no.
     verdicts: list[int] = msgspec.field(default_factory=list)
     #: What a prompt may hold besides text: of "image", "audio", "video".
     media: list[str] = msgspec.field(default_factory=list)

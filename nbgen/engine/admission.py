@@ -34,6 +34,7 @@ from nbgen.messages import (
     EmbedRequest,
     GenerateRequest,
     LogprobOptions,
+    Request,
     Tensor,
     TokenizerAnswer,
     TokenizeRequest,
@@ -72,6 +73,11 @@ class Admission:
     def resize(self, capacity: int) -> None:
         """The KV cache now holds `capacity` tokens."""
         self._capacity = min(capacity, self._model.context_length)
+
+    def would_wait(self, request: Request) -> bool:
+        """Whether it is a chat, and what writes chats is busy with another, perhaps with its media."""
+        is_chat = isinstance(request, GenerateRequest | TokenizeRequest) and request.messages is not None
+        return is_chat and self._template is not None and self._template.lock.locked()
 
     def sequences(self, request: GenerateRequest) -> list[Sequence]:
         """One sequence for each of the request's samples. Raises InvalidRequest."""

@@ -18,6 +18,7 @@ from nbgen.model_files import read_json
 POOLING = "1_Pooling/config.json"
 #: The module behind a reranker that writes its answer.
 WRITES = "LogitScore"
+LOGIT_SCORE = f"1_{WRITES}/config.json"
 #: sentence-transformers' names of the ways that are served, and ours.
 MODES = {
     "pooling_mode_cls_token": "cls",
@@ -75,6 +76,16 @@ def longest(folder: Path, name: str) -> int | None:
     """The most tokens of a text, where sentence-transformers' file says so."""
     path = folder / "sentence_bert_config.json"
     return read_json(path, name).get("max_seq_length") if path.is_file() else None
+
+
+def verdicts(folder: Path, name: str) -> list[int]:
+    """The tokens for yes and for no of a reranker that writes one of them, where sentence-transformers' file has both.
+
+    Without the second its score is another: a logit alone.
+    """
+    config = read_json(folder / LOGIT_SCORE, name)
+    ids = [config.get(f"{which}_token_id") for which in ("true", "false")]
+    return [i for i in ids if type(i) is int] if all(type(i) is int for i in ids) else []
 
 
 def _modules(folder: Path, name: str) -> list[str]:

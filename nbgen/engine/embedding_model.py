@@ -5,6 +5,7 @@ Knows neither messages nor wires.
 """
 
 import inspect
+from typing import Any
 
 import torch
 
@@ -24,8 +25,9 @@ class EmbeddingModel:
 
     def __init__(self, config: EngineConfig, report: checkpoint.Report) -> None:
         """Load what `config` names. Raises ModelError."""
+        # Before weights are read that could not be used.
+        self.pooling = said = embedding_checkpoint.pooling(checkpoint.find(config.model, report), config.model)
         loaded = loader.load_embedding(config, report)
-        folder = checkpoint.find(config.model, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.device = next(self._model.parameters()).device
         names = inspect.signature(self._model.forward).parameters
@@ -33,12 +35,12 @@ class EmbeddingModel:
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
         pad = loaded.tokenizer.pretrained.pad_token_id
         self._pad = 0 if pad is None else pad
-        self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
         if self.classifies:
             self._model.config.get_text_config().pad_token_id = self._pad  # which tells it where a text ends
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
-        self.model = _info(loaded, config, self.device)
+        labels = _labels(self._model.config) if self.pooling.mode == "scores" else []
+        self.model = _info(loaded, config, self.device, labels)
 
     @property
     def classifies(self) -> bool:
@@ -108,7 +110,13 @@ def is_embedding(config: EngineConfig, report: checkpoint.Report) -> bool:
     return embedding_checkpoint.is_embedding(checkpoint.find(config.model, report))
 
 
-def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device) -> ModelInfo:
+def _labels(architecture: Any) -> list[str]:
+    """What the classes are called, where there are several."""
+    labels = [str(label) for _, label in sorted(architecture.id2label.items())]
+    return labels if len(labels) > 1 else []
+
+
+def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device, labels: list[str]) -> ModelInfo:
     architecture = loaded.model.config
     text = architecture.get_text_config()
     return ModelInfo(
@@ -128,5 +136,6 @@ def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device
         weight_bytes=loaded.weight_bytes,
         hidden_size=text.hidden_size,
         is_embedding=True,
+        labels=labels,
         tokenizer=loaded.tokenizer.about,
     )

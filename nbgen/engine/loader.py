@@ -119,12 +119,12 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     context = context_length(architecture, config)
     with _foreign_errors(config.model, "generation_config.json"):
         GenerationConfig.from_dict(generation)
-    tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
+    told = embedding_checkpoint.verdicts(folder, config.model)
+    tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context, told)
     with weights_progress(held, size, report):
         auto = _class_of(architecture.model_type)
         model, parameters = _model(folder, held, packing, config, architecture, auto, report)
-    processor = _processor(folder, model, tokenizer.ends)
-    defaults = sampling_defaults(generation, config)
+    processor, defaults = _processor(folder, model, tokenizer.ends), sampling_defaults(generation, config)
     kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor, kept)
 

@@ -104,8 +104,9 @@ class Loop:
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._pulse = Pulse(channel.send, assembly.occupation.device.type, assembly.run_seconds)
-        self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
-        self._lanes = SlowLanes(self._pulse.bounded(self._admit, MEDIA_SECONDS), self._admit_text)
+        bounded = self._pulse.bounded
+        self._admit_text = bounded(self._admit, ADMISSION_SECONDS)
+        self._lanes = SlowLanes(bounded(self._admit, MEDIA_SECONDS), self._admit_text, self._admission.would_wait)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 

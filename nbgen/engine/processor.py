@@ -57,7 +57,7 @@ class Processor:
         self._processor: Any = processor
         self._decoder = MediaDecoder()
         #: Its tokenizer is one thread's at a time. Files are decoded without it.
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._types = types
         self._placeholders = placeholders
         self._lists_parts = self.has_chat_template and _lists_parts(processor)
@@ -88,7 +88,7 @@ class Processor:
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool) -> str:
         turns = [m | {"content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in messages]
-        with self._lock:
+        with self.lock:
             return self._processor.apply_chat_template(
                 turns if self._lists_parts else messages, tools=tools or None, add_generation_prompt=opens
             )
@@ -181,7 +181,7 @@ class Processor:
         kwargs = self._options(media, found)
 
         def run(**more: Any) -> Made:
-            with self._lock:
+            with self.lock:
                 return self._processor.apply_chat_template(conversation, processor_kwargs=dict(kwargs), **call, **more)
 
         try:
@@ -232,7 +232,7 @@ class Processor:
 
     def _run(self, call: Callable[[], Made]) -> Made:
         try:
-            with self._lock:
+            with self.lock:
                 return call()
         except REFUSALS:
             raise InvalidRequest(

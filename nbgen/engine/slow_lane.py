@@ -1,6 +1,7 @@
 """Requests that take a while to admit: one after the other, beside all others, which need not wait for them.
 
-They are those whose media have to be decoded, and those of long texts. Knows neither media nor tokens.
+They are those whose media have to be decoded, those of long texts, and those that would have to wait for one of these.
+Knows neither media nor tokens.
 """
 
 import queue
@@ -18,14 +19,15 @@ LONG = 2**15
 class SlowLanes:
     """One for media, one for long texts. Who was withdrawn will never be admitted."""
 
-    def __init__(self, media: Admit, text: Admit) -> None:
+    def __init__(self, media: Admit, text: Admit, would_wait: Callable[[Request], bool]) -> None:
+        self._would_wait = would_wait
         self.media, self.text = SlowLane("media", media), SlowLane("long-texts", text)
 
     def take(self, request: Request) -> bool:
         """Whether the request takes a while, and is admitted here."""
         if isinstance(request, GenerateRequest) and request.media:
             self.media.put(request)
-        elif _length(request) > LONG:
+        elif _length(request) > LONG or self._would_wait(request):
             self.text.put(request)
         else:
             return False

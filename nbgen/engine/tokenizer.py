@@ -1,7 +1,7 @@
 """Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,9 +28,12 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 class Tokenizer:
     """A model's tokenizer with what generation needs of it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Set[int], context_length: int) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, eos_ids: Set[int], context_length: int, verdicts: Sequence[int] = ()
+    ) -> None:
+        """`verdicts` are the tokens for yes and for no, where files name those of a reranker."""
         self._tokenizer: Any = tokenizer  # whose methods return a text, a list or a dictionary, by how they are asked
-        self._context = context_length
+        self._context, self._verdicts = context_length, list(verdicts)
         self._limit = context_length * MAX_BYTES_PER_TOKEN
         self._byte_ids = {i for token, i in tokenizer.get_vocab().items() if _is_byte(token)}
         own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
@@ -47,8 +50,10 @@ class Tokenizer:
 
     @property
     def verdicts(self) -> list[int]:
-        """The tokens for yes and for no of a reranker, whose chat template tells it to say one of these; else none."""
+        """The tokens for yes and for no of a reranker: as files name them, or words that its chat template names."""
         template = self._tokenizer.chat_template
+        if template and self._verdicts:
+            return self._verdicts
         if not isinstance(template, str) or any(f'"{word}"' not in template for word in VERDICTS):
             return []
         ids = [self._tokenizer.convert_tokens_to_ids(word) for word in VERDICTS]

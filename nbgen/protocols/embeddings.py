@@ -1,4 +1,4 @@
-"""Embeddings: OpenAI's `/v1/embeddings` and SGLang's `/encode`, from their bodies to requests and back.
+"""Embeddings: OpenAI's `/v1/embeddings`, SGLang's `/encode` and `/v1/classify`, from their bodies to requests and back.
 
 With `pooling` the first asks any language model for its hidden states, pooled; with a LoRA adapter if need be.
 
@@ -8,6 +8,7 @@ Knows nothing of a model's limits, which the engine checks.
 from __future__ import annotations
 
 import base64
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -75,6 +76,11 @@ def parse_encode(body: bytes) -> Embedding:
     return Embedding(requests, single, ids=request_ids(rid, len(requests), 1, single=single))
 
 
+def parse_classify(body: bytes) -> Embedding:
+    """A body of `/v1/classify`. Raises InvalidRequest."""
+    return Embedding(*_requests(parse_object(body).get("input"), "input"))
+
+
 def openai_body(call: Embedding, outputs: list[EmbedOutput], model: str) -> bytes:
     """The answer of `/v1/embeddings`. Raises InvalidRequest for more dimensions than there are."""
     vectors = [_shortened(_vector(output), call.dimensions) for output in outputs]
@@ -82,9 +88,7 @@ def openai_body(call: Embedding, outputs: list[EmbedOutput], model: str) -> byte
         {"object": "embedding", "index": index, "embedding": _base64(vector) if call.as_base64 else vector.tolist()}
         for index, vector in enumerate(vectors)
     ]
-    tokens = sum(output.prompt_tokens for output in outputs)
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return msgspec.json.encode({"object": "list", "data": data, "model": model, "usage": usage})
+    return msgspec.json.encode({"object": "list", "data": data, "model": model, "usage": _usage(outputs)})
 
 
 def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> bytes:
@@ -103,6 +107,19 @@ def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> 
         for rid, output in zip(call.ids, outputs, strict=True)
     ]
     return msgspec.json.encode(items[0] if call.single else items)
+
+
+def classify_body(outputs: list[EmbedOutput], model: str, labels: list[str]) -> bytes:
+    """The answer of `/v1/classify`: of each text how likely each class is. Raises InvalidRequest without classes."""
+    if not labels:
+        raise InvalidRequest(f"{model} tells no classes apart: ask /v1/embeddings, /classify or /v1/rerank")
+    chances = [_softmax(_vector(output)) for output in outputs]
+    data = [
+        {"index": index, "label": labels[int(each.argmax())], "probs": each.tolist(), "num_classes": len(each)}
+        for index, each in enumerate(chances)
+    ]
+    about = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": model}
+    return msgspec.json.encode({**about, "data": data, "usage": {**_usage(outputs), "completion_tokens": 0}})
 
 
 def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
@@ -142,6 +159,17 @@ def _request(prompt: Any, field: str) -> EmbedRequest:
     if prompt and are_integers(prompt):
         return EmbedRequest(rid=rid, input_ids=prompt)
     raise InvalidRequest(f"`{field}` must hold texts or lists of token ids", field=field)
+
+
+def _usage(outputs: list[EmbedOutput]) -> dict[str, int]:
+    tokens = sum(output.prompt_tokens for output in outputs)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max())
+    chances: np.ndarray = powers / powers.sum()
+    return chances
 
 
 def _vector(output: EmbedOutput) -> np.ndarray:

@@ -54,7 +54,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "documents": (None, []),
     "session_params": (None,),
     "web_search_options": (None,),
-    "prediction": (None,),
     "moderation": (None,),
     "store": (None, False),
     "input_ids": (None,),

@@ -64,7 +64,7 @@ def requests(ranking: Ranking, model: ModelInfo) -> list[EmbedRequest] | list[Ge
     if not model.verdicts:
         raise InvalidRequest(
             f"{model.name} does not appear to be a reranker: served are models that classify with one label, and those "
-            'whose chat template has them answer "yes" or "no"'
+            'whose chat template has them answer "yes" or "no", or words that 1_LogitScore/config.json names'
         )
     group, wanted = uuid.uuid4().hex, LogprobOptions(token_ids=model.verdicts)
     options: dict[str, Any] = {"instruct": ranking.body.instruct} if ranking.body.instruct else {}

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`, `/encode` and `/v1/rerank`: vectors of texts and scores of documents, in the words of each."""
+"""`/v1/embeddings`, `/encode`, `/v1/classify` and `/v1/rerank`: vectors, classes and ranks of texts, in their words."""
 
 from __future__ import annotations
 
@@ -65,6 +65,18 @@ class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
         await self.serve(self.answer(call.requests, lambda outputs: embeddings.openai_body(call, outputs, model)))
 
 
+class ClassesHandler(EmbeddingsHandler):
+    """SGLang's and vLLM's: of each text its most likely class."""
+
+    async def post(self) -> None:
+        call, name = await self.parsed(embeddings.parse_classify), self.engine.config.model
+
+        def body(outputs: list[EmbedOutput]) -> bytes:
+            return embeddings.classify_body(outputs, name, self.engine.model.labels if self.engine.model else [])
+
+        await self.serve(self.answer(call.requests, body))
+
+
 class EncodeHandler(SglangHandler, EmbeddingHandler):
     """SGLang's."""
 
@@ -112,6 +124,7 @@ HANDLERS = [
     (r"v1/embeddings", EmbeddingsHandler),
     (r"encode", EncodeHandler),
     (r"classify", EncodeHandler),
+    (r"v1/classify", ClassesHandler),
     (r"v1/rerank", RerankHandler),
     (r"rerank", JinaRerankHandler),
     (r"v2/rerank", JinaRerankHandler),

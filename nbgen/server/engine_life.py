@@ -87,10 +87,14 @@ class EngineLife:
         return self.state in ("ready", "stopped") and not self._closed
 
     @property
+    def paused(self) -> bool:
+        """Whether it was told to compute nothing for now."""
+        return self.status is not None and self.status.paused
+
+    @property
     def idle_seconds(self) -> float | None:
         """For how long it is ready, and nobody asks anything or has it paused; None where that is not so."""
-        paused = self.status is not None and self.status.paused
-        idle = self.state == "ready" and not self._listeners and not paused
+        idle = self.state == "ready" and not self._listeners and not self.paused
         return self._activity.idle_seconds if idle else None
 
     def will_start(self) -> None:

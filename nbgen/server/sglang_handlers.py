@@ -146,10 +146,21 @@ class HealthHandler(SglangHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        self.set_status(200 if self.engine.healthy else 503)
+        self.set_status(200 if self.is_well() else 503)
         self.finish()
 
     head = get
+
+    def is_well(self) -> bool:
+        """What is asked."""
+        return self.engine.healthy
+
+
+class ReadyHandler(HealthHandler):
+    """… and served now, so that a load balancer may send it here: while the engine is paused, requests wait."""
+
+    def is_well(self) -> bool:
+        return self.engine.healthy and not self.engine.paused
 
 
 class HealthGenerateHandler(SglangHandler):
@@ -162,8 +173,7 @@ class HealthGenerateHandler(SglangHandler):
         self.finish()
 
     async def _gives_tokens(self) -> bool:
-        paused = self.engine.status is not None and self.engine.status.paused
-        if self.engine.state != "ready" or paused:
+        if self.engine.state != "ready" or self.engine.paused:
             return False
         before, probe = self._generated(), asyncio.create_task(ask(self.engine, self._probe(), PROBE_SECONDS))
         try:
@@ -263,6 +273,8 @@ HANDLERS = [
     (r"abort_request", AbortHandler),
     (r"flush_cache", FlushCacheHandler),
     (r"health", HealthHandler),
+    (r"ping", HealthHandler),
+    (r"ready", ReadyHandler),
     (r"health_generate", HealthGenerateHandler),
     (r"model_info", ModelInfoHandler),
     (r"get_model_info", ModelInfoHandler),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nbgen.commands import ContinueGeneration, PauseGeneration
+from nbgen.engine.loop import Loop
 from nbgen.engine.slow_lane import SlowLane
 from nbgen.engine_state import EngineReady
 from nbgen.messages import (
@@ -20,8 +21,10 @@ from nbgen.messages import (
 )
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import PATIENCE, save_model
+from tests.engine.conftest import build
 from tests.engine.image_requests import media, picture
 from tests.engine.multimodal import save
+from tests.engine.test_loop import Served
 from tests.engine.test_process import Peer
 
 
@@ -59,6 +62,25 @@ def test_images_that_are_aborted_at_once_are_answered_and_come_to_nothing(peer: 
     (*_, answer) = peer.outputs("c")
     assert (answer.finish_reason.type, answer.completion_tokens) == ("length", 5)
     test_an_image_is_described_in_the_engine_process(peer)
+
+
+def test_a_chat_that_waits_for_what_reads_media_holds_up_nobody(tmp_path: Path) -> None:
+    assembly = build(save(tmp_path, "llava"))
+    served = Served(partial(Loop, assembly=assembly))
+    one, chat = SamplingParams(max_new_tokens=1, ignore_eos=True), [ChatMessage(role="user", content="Hi")]
+    with assembly.admission._processor.lock:
+        served.send(
+            GenerateRequest(rid="chat", messages=chat, params=one),
+            GenerateRequest(rid="gone", messages=chat, params=one),
+            AbortRequest(rid="gone"),
+            GenerateRequest(rid="text", text="Hi", params=one),
+        )
+        heard = served.until(lambda m: isinstance(m, StepOutputs) and m.outputs[-1].rid == "text")
+    ends = [o.rid for m in heard if isinstance(m, StepOutputs) for o in m.outputs if o.finish_reason]
+    assert ends == ["gone", "text"]
+    assert served.outputs("chat")["chat"][-1].completion_tokens == 1
+    served.close()
+    assembly.close()
 
 
 def test_long_texts_hold_up_nobody_and_end_at_once_where_nobody_wants_them(

@@ -14,8 +14,9 @@ from nbgen.protocols import openai
 from nbgen.protocols import responses_body as ours
 
 #: Labels for the caller's own books, and advice to OpenAI's caches and queues. Prefixes are cached here whatever they
-#: say, and all requests are of the tier "default".
+#: say, all requests are of the tier "default", and tokens are guessed without a text that they may repeat.
 HINTS = {
+    "prediction",
     "user",
     "metadata",
     "safety_identifier",

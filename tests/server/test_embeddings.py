@@ -184,6 +184,15 @@ def test_a_model_that_embeds_nothing_is_refused_at_load(tmp_path: Path) -> None:
         EmbeddingModel(EngineConfig(model=str(tmp_path), dtype="float32"), lambda *_: None)
 
 
+def test_a_module_that_is_not_served_is_named_before_weights_are_read(tmp_path: Path) -> None:
+    folder, stages = save(tmp_path / "model", CASES["bert-mean"]), set[str]()
+    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling", "Dense")]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match="has a Dense module behind its model"):
+        EmbeddingModel(EngineConfig(model=str(folder)), lambda stage, *_: stages.add(stage))
+    assert "loading weights" not in stages
+
+
 def test_the_server_says_what_it_is(served: Served) -> None:
     http = served.server.http
     assert http.get("model_info").json()["is_generation"] is False

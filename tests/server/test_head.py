@@ -10,7 +10,18 @@ MODEL = "v1/models/long-llama"
 @pytest.mark.parametrize(
     "path",
     [
-        *("", "health", "model_info", "get_model_info", "server_info", "metrics", "v1/models", "v1/models/nope"),
+        *(
+            "",
+            "health",
+            "ping",
+            "ready",
+            "model_info",
+            "get_model_info",
+            "server_info",
+            "metrics",
+            "v1/models",
+            "v1/models/nope",
+        ),
         *("api/v1/hello", "api/v1/model", "api/v1/runs/nope", "api/v1/chats/nope", "v1/conversations/nope"),
     ],
 )

@@ -52,8 +52,8 @@ def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: s
         assert (paused.status_code, paused.json()["status"]) == (200, "ok")
         wait_for(lambda: server.model()["status"]["paused"], "the engine pauses")
         assert server.model()["status"]["waiting" if mode == "retract" else "running"] == 1
-        assert server.http.get("health_generate").status_code == 503
-        assert server.http.get("health").status_code == 200
+        told = {path: server.http.get(path).status_code for path in ("health", "ping", "ready", "health_generate")}
+        assert told == {"health": 200, "ping": 200, "ready": 503, "health_generate": 503}
         before = server.generated()
         time.sleep(0.7)
         assert server.generated() == before
@@ -61,6 +61,7 @@ def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: s
         held = len(chunks[-1]["output_ids"])
         assert server.http.post("continue_generation", json={}).json()["status"] == "ok"
         wait_for(lambda: len(chunks[-1]["output_ids"]) > held + 20, "it goes on")
+        wait_for(lambda: server.http.get("ready").status_code == 200, "it is ready")
         server.http.post("abort_request", json={"rid": mode})
     written = chunks[-1]["output_ids"]
     whole = {**BUSY, "max_new_tokens": len(written)}

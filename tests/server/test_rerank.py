@@ -22,7 +22,7 @@ from transformers import (
 from nbgen.engine.embedding_model import EmbeddingModel, is_embedding
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import ChatMessage
-from tests.conftest import SPECIAL_TOKENS, save_model, save_tokenizer
+from tests.conftest import SPECIAL_TOKENS, edit, save_model, save_tokenizer
 from tests.server.conftest import Server
 
 QUERY = "what is a kernel?"
@@ -50,32 +50,36 @@ class Reranker(NamedTuple):
     scores: Callable[[str], np.ndarray]
 
 
-def prompts(wish: str) -> list[str]:
+def prompts(wish: str, yes: str = "yes", no: str = "no") -> list[str]:
     """What either template makes."""
-    return [f'Say "yes" or "no". {wish} Q: {QUERY} D: {document}<|assistant|>' for document in DOCUMENTS]
+    return [f'Say "{yes}" or "{no}". {wish} Q: {QUERY} D: {document}<|assistant|>' for document in DOCUMENTS]
 
 
-def retold(folder: Path, template: str | None) -> PreTrainedTokenizerFast:
-    """The folder's tokenizer, with this template, and yes and no as tokens of their own."""
+def retold(folder: Path, template: str | None, *words: str) -> PreTrainedTokenizerFast:
+    """The folder's tokenizer, with this template, and yes and no, or what is said instead, as tokens of their own."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["yes", "no"])
+    tokenizer.add_tokens(list(words or ("yes", "no")))
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     return tokenizer
 
 
-def writer(folder: Path, template: str) -> Reranker:
-    """One that writes yes or no, with what sentence-transformers says of it."""
+def writer(folder: Path, template: str, *words: str) -> Reranker:
+    """One that writes yes or no, with what sentence-transformers says of it: also what else it writes."""
     size = len(SPECIAL_TOKENS) + 256
     save_model(folder, "qwen3", vocab_size=size + 2, head_dim=16)
-    tokenizer = retold(folder, template)
+    tokenizer = retold(folder, template, *words)
     modules = [{"type": f"sentence_transformers.base.modules.{kind}"} for kind in ("Transformer", "LogitScore")]
     (folder / "modules.json").write_text(json.dumps(modules))
+    if words:
+        (folder / "1_LogitScore").mkdir()
+        told = {"true_token_id": size, "false_token_id": size + 1, "module_input_name": "causal_logits"}
+        (folder / "1_LogitScore" / "config.json").write_text(json.dumps(told))
 
     @torch.inference_mode()
     def scores(wish: str) -> np.ndarray:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        ids = [tokenizer.encode(text, add_special_tokens=False) for text in prompts(wish)]
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in prompts(wish, *words)]
         return torch.stack([model(torch.tensor([each])).logits[0, -1, size:].softmax(0)[0] for each in ids]).numpy()
 
     return Reranker(folder, scores)
@@ -115,9 +119,15 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Reranker:
     return classifier(folder, "bert", None, max_position_embeddings=128, sentence_transformers=SIGMOID)
 
 
-@pytest.mark.parametrize("template", [BY_ROLE, BY_PLACE], ids=["roles", "places"])
-def test_a_model_that_writes_its_verdict(changing: Server, tmp_path: Path, template: str) -> None:
-    reranker = writer(tmp_path / "model", template)
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [(BY_ROLE, ()), (BY_PLACE.replace("yes", "fit").replace("no", "unfit"), ("fit", "unfit"))],
+    ids=["roles", "places, in words of its own"],
+)
+def test_a_model_that_writes_its_verdict(
+    changing: Server, tmp_path: Path, template: str, words: tuple[str, ...]
+) -> None:
+    reranker = writer(tmp_path / "model", template, *words)
     http = changing.serving(reranker.folder).http
     for body, wish in (({}, "find"), ({"instruct": WISH}, WISH)):
         answer = http.post("v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
@@ -141,6 +151,7 @@ def test_a_model_that_classifies(changing: Server, bert: Reranker) -> None:
     refused(
         http.post("v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, "instruct": WISH}), "reads no instruct"
     )
+    refused(http.post("v1/classify", json={"input": QUERY}), "tells no classes apart", "/v1/rerank")
     alone = http.post("classify", json={"text": QUERY}).json()["embedding"]
     assert http.post("encode", json={"text": QUERY}).json()["embedding"] == alone
     assert len(alone) == 1
@@ -193,6 +204,14 @@ def test_what_is_not_ranked(server: Server, wrong: dict[str, Any], words: str) -
 
 def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server, tmp_path: Path) -> None:
     several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)
+    edit(several.folder / "config.json", id2label={"0": "bad", "1": "so so", "2": "good"})
     http = changing.serving(several.folder).http
     refused(http.post("v1/rerank", json={"query": "a", "documents": ["b"]}), "3 classes apart")
-    assert len(http.post("classify", json={"text": "a"}).json()["embedding"]) == 3
+    scores = [item["embedding"] for item in http.post("classify", json={"text": DOCUMENTS}).json()]
+    told = http.post("v1/classify", json={"input": DOCUMENTS, "model": "m"}).json()
+    names = ["bad", "so so", "good"]
+    for index, (item, row) in enumerate(zip(told["data"], scores, strict=True)):
+        chances = torch.tensor(row).softmax(0)
+        assert (item["index"], item["label"], item["num_classes"]) == (index, names[int(chances.argmax())], 3)
+        np.testing.assert_allclose(item["probs"], chances.numpy(), rtol=1e-5)
+    assert told["usage"]["prompt_tokens"] == sum(map(len, DOCUMENTS))
