@@ -66,7 +66,7 @@ def whole_answer(pattern: str) -> str:
     return _Writer(pattern, json=False).whole(anywhere=False)
 
 
-@lru_cache(1024)  # who checks a schema writes it next
+@lru_cache(64)  # who checks a schema writes it next; each may be as long as a grammar
 def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json: bool = True) -> str:
     """The regex of what stands between the quotes of a string in which the pattern is found. Raises GrammarError.
 
