@@ -1,4 +1,4 @@
-"""Checkpoints in formats of GPUs whose weights transformers can write out while it reads them: fp8, mxfp4.
+"""Checkpoints in formats whose weights transformers can write out while it reads them: fp8, mxfp4, compressed-tensors.
 
 Knows no format itself. Experts of ours keep those of mxfp4 (`expert_files`).
 """
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 
 def ask(architecture: Any, device: torch.device) -> bool:
-    """Have the weights written out where nothing multiplies them as they are: on a CPU, or without GPU kernels."""
+    """Have the weights written out where nothing multiplies them as they are: on a CPU, or without GPU kernels.
+
+    On a CPU also those of compressed-tensors, or else each layer rounds its inputs, and has no product of ours.
+    """
     if device.type == "cuda" and find_spec("kernels") is not None:
         return False
     configs = [getattr(part, "quantization_config", None) for part in (architecture, architecture.get_text_config())]
-    asked = [config for config in configs if isinstance(config, dict) and config.get("quant_method") in WRITTEN_OUT]
+    known = WRITTEN_OUT if device.type == "cuda" else WRITTEN_OUT | {"compressed-tensors"}
+    asked = [config for config in configs if isinstance(config, dict) and config.get("quant_method") in known]
     for config in asked:
         config["dequantize"] = True
     return bool(asked)

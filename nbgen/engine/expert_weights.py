@@ -15,9 +15,10 @@ from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
 from nbgen.engine.native_scaled_linear import NativeScaledLinear, packed_blocks
 from nbgen.engine.packed_weight import PackedWeight
+from nbgen.engine.scaled_weight import ScaledWeight
 
 #: What stands in words for a weight, and has a layer of ours.
-Packed = CodedWeight | PackedWeight
+Packed = CodedWeight | ScaledWeight | PackedWeight
 #: Of each expert: gate and up, or one of them, or down.
 Products = list[list[NativeProduct]]
 

@@ -126,7 +126,8 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         model, parameters = _model(folder, held, packing, config, architecture, auto, report)
     processor, defaults = _processor(folder, model, tokenizer.ends), sampling_defaults(generation, config)
     kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
-    return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor, kept)
+    held_bytes = quantization.held_bytes(model)
+    return LoadedModel(model, tokenizer, context, defaults, parameters, held_bytes, processor, kept)
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -144,10 +145,11 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
         architecture = _configuration(folder, config.model)
         model, parameters = _model(folder, held, packing, config, architecture, auto, report)
     said = embedding_checkpoint.longest(folder, config.model)
-    own = min(context_length(model.config, config), _positions(model))
-    context = min(own, tokenizer.model_max_length, said or sys.maxsize)
+    most = min(context_length(model.config, config), _positions(model))
+    context = min(most, tokenizer.model_max_length, said or sys.maxsize)
     kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
-    return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size, quantization=kept)
+    own, held_bytes = Tokenizer(tokenizer, set(), context), quantization.held_bytes(model)
+    return LoadedModel(model, own, context, {}, parameters, held_bytes, quantization=kept)
 
 
 def _packing(folder: Path, held: dict[str, Entry], config: EngineConfig) -> Packing | None:
@@ -234,12 +236,15 @@ def _model(
     with _foreign_errors(config.model, "configuration", folder):
         model_size.check(architecture, auto, folder, held, config.model)
     with _foreign_errors(config.model, "weights"):
-        written_out = dequantized.ask(architecture, on)
+        written_out = packing is None and dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
         dtype = _dtype(config, on, architecture.get_text_config().dtype)
         with experts.left_alone() if on.type == "cpu" else nullcontext():
             if packing is not None:
-                model, loading = packed_files.load(folder, packing, auto, experts, architecture, dtype)
+                again = config.quantization is not None
+                model, loading = packed_files.load(
+                    folder, packing, auto, experts, architecture, dtype, written_out=again
+                )
             else:
                 model, loading = auto.from_pretrained(
                     folder,

@@ -2,6 +2,7 @@
 
 import torch
 
+from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.int8_linear import Int8Linear, rounded
 from nbgen.engine.linear import Numbers
 from nbgen.engine.native_linear import RoundedProduct, suits_rounded
@@ -13,10 +14,13 @@ class NativeInt8Linear(RoundedProduct):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
         """`weight` is `[out, in]`; with `numbers`, as of `int8_linear.rounded`, its own are not read.
 
-        In place of a scale for each row they may have one for each `BLOCK` of it (`native_scaled_linear`).
+        In place of a scale for each row they may have one for each part `[out, parts]` of it, which is of some power of
+        two of groups (`int4_linear.GROUP`).
         """
         super().__init__(weight, bias)
         self._values, self._scale = (tensor.contiguous() for tensor in numbers or rounded(weight))
+        if self._scale.dim() > 1:
+            self.shift = (self.in_features // GROUP // self._scale.shape[1]).bit_length() - 1
 
     def _numbers(self) -> dict[str, torch.Tensor]:
         return {"integers": self._values, "scales" if self._scale.dim() == 1 else "factors": self._scale}

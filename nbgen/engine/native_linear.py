@@ -30,7 +30,7 @@ class LinearFields(ctypes.Structure):
         *((name, c_void_p) for name in ("weight", "bias", "down", "up")),
         *((name, c_void_p) for name in ("bfloat16", "float16", "integers", "scales", "steps")),
         *((name, c_void_p) for name in ("numbers", "exponents", "factors", "order")),
-        *((name, c_int64) for name in ("inputs", "outputs")),
+        *((name, c_int64) for name in ("inputs", "outputs", "shift", "floats")),
     ]
 
     @classmethod
@@ -52,6 +52,8 @@ class NativeProduct(nn.Module):
         self.bias = bias
         #: Where the input is that each of a row's weights is for, if these are not in the order of inputs.
         self.order: torch.Tensor | None = None
+        #: The logarithm of how many inputs have something in common, where their kind does not tell.
+        self.shift = 0
         self._dtype, self._multiply = weight.dtype, multiply
 
     def fields(self, rows: slice = ALL, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
@@ -63,7 +65,7 @@ class NativeProduct(nn.Module):
         tensors = {**numbers, "down": down, "up": up, "order": self.order}
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
         outputs = len(range(self.out_features)[rows])
-        return LinearFields(**pointers, inputs=self.in_features, outputs=outputs)
+        return LinearFields(**pointers, inputs=self.in_features, outputs=outputs, shift=self.shift)
 
     @property
     def nbytes(self) -> int:

@@ -21,7 +21,7 @@ from transformers.conversion_mapping import (
 )
 from transformers.models.auto.auto_factory import _get_model_class
 
-from nbgen.engine import bitsandbytes_weights, memory, packed_weight
+from nbgen.engine import bitsandbytes_weights, memory, packed_weight, scaled_weight
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.expert_files import ExpertFiles
 from nbgen.engine.expert_weights import Packed
@@ -36,11 +36,18 @@ log = logging.getLogger(__name__)
 
 
 def load(
-    folder: Path, packing: Packing, auto: Any, files: ExpertFiles, architecture: Any, dtype: torch.dtype | str
+    folder: Path,
+    packing: Packing,
+    auto: Any,
+    files: ExpertFiles,
+    architecture: Any,
+    dtype: torch.dtype | str,
+    *,
+    written_out: bool,
 ) -> tuple[Any, dict[str, Any]]:
     """The model that `auto` makes of a configuration, and what transformers says of loading it.
 
-    Its packed weights are stand-ins of `files`, or are written out where one of them was lost.
+    Its packed weights are stand-ins of `files`, or are `written_out`, as where one of them was lost.
     """
     for config in (architecture, architecture.get_text_config()):
         vars(config).pop("quantization_config", None)
@@ -50,6 +57,8 @@ def load(
     made: Any = _get_model_class(architecture, auto._model_mapping)
     if hasattr(sys.modules[made.__module__], "Conv1D"):  # whose weights are [in, out], as no format has them
         return _made(folder, packing, made, lambda packed: packed.whole().T, architecture, dtype)
+    if written_out:
+        return _made(folder, packing, made, lambda packed: packed.whole(), architecture, dtype)
     model, loading = _made(folder, packing, made, files.stand_in, architecture, dtype)
     if any(map(_is_lost, (weight for weight in model.parameters() if files.found(weight) is None))):
         log.warning("%s changes its weights while they are loaded: all are written out", type(model).__name__)
@@ -115,6 +124,8 @@ def _state(
 
         if packing.form == "bitsandbytes":
             yield f"{layer}.weight", stands_for(bitsandbytes_weights.taken(bits, take, dtype))
+        elif packing.is_scaled:
+            yield f"{layer}.weight", stands_for(scaled_weight.taken(packing.block, take, dtype))
         else:
             yield f"{layer}.weight", stands_for(packed_weight.taken(packing, bits, take, dtype))
     yield from tensors.items()

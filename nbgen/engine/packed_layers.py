@@ -1,13 +1,14 @@
 """Which layers of a checkpoint are packed into words of 32 bits, and how: what its files say, before anything is read.
 
 GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in either's way, compressed-tensors'
-`pack-quantized`, and bitsandbytes. Knows nothing of torch.
+`pack-quantized`, and bitsandbytes; or by `scaled_layers`. Knows nothing of torch.
 """
 
 from typing import Any, NamedTuple
 
 import msgspec
 
+from nbgen.engine import scaled_layers
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
@@ -42,19 +43,30 @@ ROUNDED = ".act_scales"
 #: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
 STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 ROWS = "SCB"
+#: How compressed-tensors calls words, and whole numbers of 8 bits, which it packs, too, where inputs are not rounded.
+PACKED = {"pack-quantized", "int-quantized"}
+#: The form of what `scaled_layers` knows.
+SCALED = "scaled"
 
 
 class Packing(NamedTuple):
     """How all layers of a checkpoint are packed.
 
-    `form` is `gptq`, `awq`, `compressed-tensors` or `bitsandbytes`; `less` is what zeros were lowered by before they
-    were packed, and `bits` are those of each layer. A group is of `group` inputs where nothing else tells, or 0.
+    `form` is `gptq`, `awq`, `compressed-tensors`, `bitsandbytes` or `scaled`; `less` is what zeros were lowered by
+    before they were packed, and `bits` are those of each layer. A group is of `group` inputs where nothing else tells,
+    or 0, and a block of floats of as many outputs and inputs.
     """
 
     form: str
     less: int
     bits: dict[str, int]
     group: int = 0
+    block: tuple[int, int] = (0, 0)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Which may be rounded."""
+        return self.form == SCALED
 
     @property
     def names(self) -> Names:
@@ -71,6 +83,9 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
         return None
     if form == "bitsandbytes":
         return _of_bitsandbytes(held)
+    if form == SCALED or (form == "compressed-tensors" and not any(each.endswith(COMPRESSED.words) for each in held)):
+        found = scaled_layers.bits(held, name)
+        return Packing(SCALED, 0, found, block=scaled_layers.block(described)) if found else None
     names = COMPRESSED if form == "compressed-tensors" else GPTQ
     layers = [each.removesuffix(f".{names.words}") for each in held if each.endswith(f".{names.words}")]
     scaled = {each.removesuffix(f".{names.scales}") for each in held if each.endswith(f".{names.scales}")}
@@ -99,8 +114,9 @@ def _form(described: dict[str, Any]) -> tuple[str | None, int]:
     if method == "auto-round":
         packed = _first(described, "packing_format") or "auto_round:auto_gptq"
         return AUTO_ROUND.get(packed.removeprefix("auto_round:").removeprefix("auto_"), (None, 0))
-    known = method == "bitsandbytes" or (method == "compressed-tensors" and _told_bits(described))
-    return (method if known else None), 0
+    if method == "bitsandbytes" or (method == "compressed-tensors" and _told_bits(described)):
+        return method, 0
+    return (SCALED if method in scaled_layers.METHODS else None), 0
 
 
 def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
@@ -147,7 +163,7 @@ def _told_bits(described: dict[str, Any]) -> int | None:
     groups, sparsity = told.config_groups.values(), told.sparsity_config or Sparsity()
     forms = {told.format, *(group.format or told.format for group in groups)}
     bits = {each.num_bits if each.type == "int" else None for each in (group.weights or Weights() for group in groups)}
-    return bits.pop() if forms == {"pack-quantized"} and sparsity.format == "dense" and len(bits) == 1 else None
+    return bits.pop() if forms <= PACKED and sparsity.format == "dense" and len(bits) == 1 else None
 
 
 def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:

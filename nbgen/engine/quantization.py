@@ -18,10 +18,11 @@ from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import FEW, IDS, is_plain, run, shown_weights
 from nbgen.engine.native_experts import NativeExperts
+from nbgen.engine.native_float8_linear import NativeFloat8Linear
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import NativeInt4Linear, fits, int4_layer
 from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
-from nbgen.engine.native_linear import NativeLinear
+from nbgen.engine.native_linear import NativeLinear, NativeProduct
 from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.errors import ModelError
 
@@ -35,7 +36,10 @@ log = logging.getLogger(__name__)
 
 KINDS = ("int8", "int4")
 #: By the bits of their weights, the layers of our own for these.
-OURS = {"4": (Int4Linear, NativeInt4Linear, NativeScaledLinear), "8": (Int8Linear, NativeInt8Linear)}
+OURS = {
+    "4": (Int4Linear, NativeInt4Linear, NativeScaledLinear),
+    "8": (Int8Linear, NativeInt8Linear, NativeFloat8Linear),
+}
 #: Weights of a group that torchao gives one scale, for its GPU kernel of 4 bits.
 GPU_GROUP = 64
 
@@ -52,20 +56,39 @@ def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
     device = next(model.parameters()).device
     try:
         report(f"rounding weights to {kind}", 0, 0)
-        rounded = _by_torchao(model, kind) if device.type == "cuda" else _by_ours(model, kind, report)
+        if device.type == "cuda":
+            _by_torchao(model, kind)
+        else:
+            _by_ours(model, kind, report)
         run(model)
     except ModelError:
         raise
     except Exception as error:  # a model may do anything with its layers, and a GPU may be too old
         log.exception("trying %s in %s", type(model).__name__, kind)
         raise ModelError(f"{type(model).__name__} does not run with {kind} weights: load it without") from error
-    tables = sum(module.weight.nbytes for module in model.modules() if isinstance(module, HalfEmbedding))
-    return rounded + tables + sum(map(_nbytes, model.parameters()))
+    return held_bytes(model)
 
 
-def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
-    """The bytes of the layers that stand there now."""
-    head, layers, shown = model.get_output_embeddings(), [], shown_weights(model)
+def held_bytes(model: nn.Module) -> int:
+    """Of all its weights, in whatever layers they are: what several of these have counts once."""
+    layers = _layers(model)
+    layers += [layer.shared.linear for layer in layers if isinstance(layer, shared_linear.Part)]
+    own = {id(layer): layer for layer in layers if isinstance(layer, (Int8Linear, Int4Linear, NativeProduct))}
+    rounded = [layer for layer in own.values() if not isinstance(layer, NativeHalfLinear)]
+    halves = [layer.halves for layer in layers if isinstance(layer, NativeHalfLinear)]
+    halves += [layer.weight for layer in layers if isinstance(layer, HalfEmbedding)]
+    lying = {weight.data_ptr(): weight.nbytes for weight in halves}
+    return sum(layer.nbytes for layer in rounded) + sum(lying.values()) + sum(map(_nbytes, model.parameters()))
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """With the products of mixtures, which are no modules of theirs."""
+    mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
+    return [*model.modules(), *(product for each in mixtures for product in each.products)]
+
+
+def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> None:
+    head, shown = model.get_output_embeddings(), shown_weights(model)
     rounded = [module for module in model.modules() if id(module) not in shown]
     done, total = 0, sum(weight.numel() for module in rounded for weight in _weights_of(module, ours=True))
 
@@ -73,10 +96,10 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
         nonlocal done
         weight = _weight(linear).contiguous()
         four_bits = bits == "int4" and fits(weight)
-        layers.append((int4_layer if four_bits else int8_layer)(weight.detach(), linear.bias))
+        made = (int4_layer if four_bits else int8_layer)(weight.detach(), linear.bias)
         done += weight.numel()
         report(f"rounding weights to {kind}", done, total)
-        return layers[-1]
+        return made
 
     def shares(module: nn.Module) -> bool:
         return suits(module) and module is not head and not native_linear.suits(_weight(module))
@@ -93,9 +116,6 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
             elif native.rounds(model.dtype) and (experts := _experts(child)) is not None:
                 setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))
                 memory.drop_pages(*_weights_of(child, ours=True))
-    mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
-    kept = [product for each in mixtures for product in each.products if _kept(product)]
-    return sum(layer.nbytes for layer in [*layers, *kept])
 
 
 def kept_bits(model: "PreTrainedModel") -> str | None:
@@ -105,8 +125,7 @@ def kept_bits(model: "PreTrainedModel") -> str | None:
     """
     if model.device.type == "cuda":
         return None
-    mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
-    layers = [*model.modules(), *(product for each in mixtures for product in each.products)]
+    layers = _layers(model)
     found = [bits for bits, kinds in OURS.items() if any(isinstance(layer, kinds) for layer in layers)]
     return f"{' and '.join(found)} bits" if found else ""
 
@@ -167,8 +186,7 @@ def _check_share(model: "PreTrainedModel", kind: str) -> None:
         )
 
 
-def _by_torchao(model: "PreTrainedModel", kind: str) -> int:
-    """0: its weights are still the model's parameters."""
+def _by_torchao(model: "PreTrainedModel", kind: str) -> None:
     try:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
     except ImportError:
@@ -183,7 +201,6 @@ def _by_torchao(model: "PreTrainedModel", kind: str) -> int:
         fits = lambda module, _: is_plain(module) and module is not head and module.in_features % 1024 == 0  # noqa: E731
         quantize_(model, four, fits)
     quantize_(model, eight, lambda module, _: is_plain(module))
-    return 0
 
 
 def _unflip(model: "PreTrainedModel") -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nbgen.engine import packed_layers
+from nbgen.engine import packed_layers, scaled_layers
 from nbgen.engine.packed_layers import Packing
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
@@ -30,6 +30,8 @@ READERS = {
     "torchao": ("torchao", "torchao"),
     "vptq": ("vptq", "vptq"),
 }
+#: What says so in older checkpoints of ModelOpt, in place of config.json.
+OF_MODELOPT = "hf_quant_config.json"
 #: Formats that transformers writes out in the model's type where nothing multiplies them as they are.
 WRITTEN_OUT = {"fp8", "mxfp4", "mxfp8"}
 
@@ -39,7 +41,10 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
     config = read_json(folder / "config.json", name)
     text = config.get("text_config")
     found = config.get("quantization_config") or (isinstance(text, dict) and text.get("quantization_config"))
-    return found if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        return found
+    older = read_json(folder / OF_MODELOPT, name).get("quantization")
+    return {"quant_method": "modelopt", **older} if isinstance(older, dict) and older.get("quant_algo") else None
 
 
 def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None, *, on_cpu: bool) -> Packing | None:
@@ -48,15 +53,16 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
     Raises ModelError for a format that is not read here, or is to be quantized again.
     """
     if (described := description(folder, name)) is None:
-        _refuse_integers(held, name)
+        _refuse_numbers(held, name)
         return None
     method = packed_layers.method_of(described)
-    if method not in READERS.keys() | WRITTEN_OUT:
+    packing = packed_layers.read(described, held, name) if on_cpu else None
+    if packing is None and method not in READERS.keys() | WRITTEN_OUT:
         known = ", ".join(sorted(READERS.keys() | WRITTEN_OUT))
         raise ModelError(f"{name} is quantized as {method!r:.80}, which is not read here; these are: {known}")
-    if quantization is not None and method not in WRITTEN_OUT:
+    if quantization is not None and not (packing.is_scaled if packing else method in WRITTEN_OUT):
         raise ModelError(f"{name} is quantized already ({method}): leave out quantization={quantization!r}")
-    if on_cpu and (packing := packed_layers.read(described, held, name)) is not None:
+    if packing is not None:
         return packing
     module, package = READERS.get(method, (None, None))
     if module is not None and find_spec(module) is None:
@@ -64,6 +70,7 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
     if method == "torchao" and not isinstance(described.get("quant_type"), dict):
         raise ModelError(f"{name} was quantized by an old torchao, in a way that is no longer read: quantize it again")
     if method in ("fp8", "mxfp8"):
+        _check_scales(held, name)
         _check_blocks(held, name, described.get("weight_block_size"))
     return None
 
@@ -80,14 +87,23 @@ def kept_as(folder: Path, name: str, packing: Packing | None, bits: str | None) 
     return f"{method} ({bits or 'written out'})" if known else method
 
 
-def _refuse_integers(held: dict[str, Entry], name: str) -> None:
+def _refuse_numbers(held: dict[str, Entry], name: str) -> None:
     """They would be taken for the weights themselves, where nothing says what they stand for."""
-    whole = [tensor for tensor, entry in held.items() if tensor.endswith(".weight") and entry.dtype[:1] in ("I", "U")]
-    if whole:
-        raise ModelError(
-            f"{name} holds whole numbers ({held[whole[0]].dtype}) for {whole[0]}, and its config.json has no "
-            "quantization_config that says what they stand for"
-        )
+    scaled = {each.rpartition(".")[0] for each in held if each.rpartition(".")[2] in scaled_layers.SCALES}
+    for tensor, entry in held.items():
+        layer, _, part = tensor.rpartition(".")
+        kinds = ("I", "U", "F8") if layer in scaled else ("I", "U")
+        if part == "weight" and entry.dtype.startswith(kinds):
+            raise ModelError(
+                f"{name} holds rounded numbers ({entry.dtype}) for {tensor}, and its config.json has no "
+                "quantization_config that says what they stand for"
+            )
+
+
+def _check_scales(held: dict[str, Entry], name: str) -> None:
+    """transformers leaves out those that have another name than it knows."""
+    if other := next((each for each in held if each.endswith(".weight_scale")), None):
+        raise ModelError(f"{name} has its scales as {other}: as such they are read on a CPU alone")
 
 
 def _check_blocks(held: dict[str, Entry], name: str, block: Any) -> None:

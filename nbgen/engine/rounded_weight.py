@@ -13,7 +13,9 @@ from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
 from nbgen.engine.native_linear import suits_rounded
-from nbgen.engine.native_scaled_linear import BLOCK
+
+#: Inputs that have a step of 8 bits in common, the most at first.
+PARTS = (128, 64, 32)
 
 
 class RoundedWeight(NamedTuple):
@@ -49,7 +51,8 @@ class RoundedWeight(NamedTuple):
             return None
         if self.step.shape[1] == 1:
             return int8_layer(shape, bias, (self.values, self.step[:, 0].contiguous()))
-        if (blocks := self._blocks(BLOCK)) is None or not suits_rounded(shape):
+        blocks = next((found for size in PARTS if (found := self._blocks(size)) is not None), None)
+        if blocks is None or not suits_rounded(shape):
             return None
         return NativeInt8Linear(shape, bias, (self.values, self.step[:, blocks]))
 

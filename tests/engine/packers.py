@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ NF4 = [
     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
 ]  # fmt: skip
 #: Tensors of a layer behind its name, and the weight `[out, in]` that they stand for.
-Packed = tuple[dict[str, np.ndarray], np.ndarray]
+Packed = tuple[dict[str, Any], Any]
 Packer = Callable[[np.ndarray], Packed]
 
 
@@ -145,9 +145,10 @@ def pack(
             packed[name] = plain[name] = tensor.contiguous()
             continue
         parts, weight = packer(tensor.float().numpy())
-        plain[name] = torch.from_numpy(weight.astype(np.float32))
+        plain[name] = torch.as_tensor(weight).float()
         for part, numbers in parts.items():
-            packed[f"{name.removesuffix('.weight')}.{part}"] = torch.from_numpy(np.array(numbers, order="C"))
+            made_of = numbers.contiguous() if isinstance(numbers, torch.Tensor) else np.array(numbers, order="C")
+            packed[f"{name.removesuffix('.weight')}.{part}"] = torch.as_tensor(made_of)
     for at, tensors in ((made / "packed", packed), (made / "plain", plain)):
         shutil.copytree(folder, at, ignore=shutil.ignore_patterns("*.safetensors"))
         save_file(tensors, at / "model.safetensors", {"format": "pt"})

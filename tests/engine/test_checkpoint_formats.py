@@ -177,5 +177,7 @@ def test_whole_numbers_are_no_weights_where_nothing_says_what_they_stand_for(fol
         folder / "model.safetensors",
         {"format": "pt"},
     )
-    with pytest.raises(ModelError, match=r"holds whole numbers \(I32\) for .*\.weight, and .* no quantization_config"):
+    with pytest.raises(
+        ModelError, match=r"holds rounded numbers \(I32\) for .*\.weight, and .* no quantization_config"
+    ):
         build(folder)

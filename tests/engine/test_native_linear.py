@@ -8,6 +8,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import int4_linear, int8_linear, linear, native, native_linear
+from nbgen.engine.native_float8_linear import NativeFloat8Linear
 from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_int4_linear import NativeInt4Linear, packed
 from nbgen.engine.native_int8_linear import NativeInt8Linear
@@ -79,6 +80,19 @@ def nearest_multiples(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
     return (blocks / factors[..., None]).round().to(torch.int8).flatten(1), factors
 
 
+def floats(stock: nn.Linear) -> NativeProduct:
+    words, factors = nearest_floats(stock)
+    return NativeFloat8Linear(words, factors, stock.bias, stock.weight.dtype)
+
+
+def nearest_floats(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """Floats of 8 bits, and what each group's are times: large ones and, of every other output, the smallest."""
+    groups = stock.weight.float().unflatten(1, (-1, int4_linear.GROUP))
+    most = torch.tensor([448.0, 0.1]).repeat(len(groups) // 2)
+    factors = groups.abs().amax(2) / most[:, None]
+    return (groups / factors[..., None]).flatten(1).to(torch.float8_e4m3fn), factors
+
+
 def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
     """The numbers that a layer of this kind multiplies by."""
     if kind in (plain, across):
@@ -94,6 +108,10 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
         values, factors = nearest_multiples(stock)
         numbers = values.float().unflatten(1, (-1, BLOCK)) * factors[..., None]
         return numbers.flatten(1).to(stock.weight.dtype).double()
+    if kind is floats:
+        words, factors = nearest_floats(stock)
+        numbers = words.float().unflatten(1, (-1, int4_linear.GROUP)) * factors[..., None]
+        return numbers.flatten(1).to(stock.weight.dtype).double()
     values, scales = int4_linear.rounded(stock.weight)
     step, middle = scales.float().transpose(0, 1)[..., None].unbind(2)
     groups = values.float().unflatten(1, (-1, int4_linear.GROUP))
@@ -101,7 +119,7 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
 
 
 #: What a layer is kept as, and its outputs and inputs: whole blocks where these have numbers in common.
-KINDS = [(kind, sizes) for kind in (plain, across, eight, four) for sizes in SIZES]
+KINDS = [(kind, sizes) for kind in (plain, across, eight, four, floats) for sizes in SIZES]
 KINDS += [(kind, (outputs, inputs + inputs % BLOCK)) for kind in (coded, blocks) for outputs, inputs in SIZES]
 
 
@@ -151,7 +169,7 @@ def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", [coded, blocks], ids=named)
+@pytest.mark.parametrize("kind", [coded, blocks, floats], ids=named)
 @torch.inference_mode()
 def test_what_has_a_factor_is_to_the_bit_what_it_is_written_out(
     kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype

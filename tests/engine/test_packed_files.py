@@ -52,6 +52,7 @@ FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
     "gptq symmetric": (GPTQ | {"sym": True}, packers.gptq(Rounding(symmetric=True)), FOUR),
     "gptq 8": (GPTQ | {"bits": 8}, packers.gptq(Rounding(bits=8)), None),
     "gptq 8 blocks": (GPTQ | {"bits": 8, "group_size": 64}, packers.gptq(Rounding(8, 64, symmetric=True)), BLOCKS),
+    "gptq 8 small": (GPTQ | {"bits": 8}, packers.gptq(Rounding(8, symmetric=True)), BLOCKS),
     "gptq 8 rows": (GPTQ | {"bits": 8, "group_size": -1}, packers.gptq(Rounding(8, -1, symmetric=True)), EIGHT),
     "gptq act": (ACT, packers.gptq(Rounding(), order=anywhere(32)), SORTED),
     "gptq 8 act": (ACT | {"bits": 8}, packers.gptq(Rounding(8, symmetric=True), order=anywhere(64)), BLOCKS),

@@ -37,8 +37,8 @@ template <typename Kind>
 constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : AT_ONCE;
 template <>  // which a panel holds in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
-template <>
-constexpr int FEW<Multiples<Bfloat16>> = 2 * ROWS;
+template <typename From>
+constexpr int FEW<Multiples<Bfloat16, From>> = 2 * ROWS;
 
 template <typename T>  // rarer ones, for whose sake no more is compiled, which takes seconds
 constexpr int FEW<Nibbles<T, Scaled>> = ROWS;

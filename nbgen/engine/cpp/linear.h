@@ -7,11 +7,12 @@
 #include "vectors.h"
 
 // A linear layer; no bias is null. Its weights are `weight`, or the same numbers in 16 bits, or `integers` times the `scales`
-// of each output or the `factors` `[outputs, groups / 2]` of two groups; or four bits each: where there are `steps` `[outputs,
-// groups, 2]`, so many of its group's steps from its middle, where there are `exponents` `[outputs, groups]`, numbers times
-// its group's power of two, and where there are 16 `numbers`, one of these times the factor of two groups. Rounded weights are
-// those of the inputs in the `order` `[inputs]`, if that is not null. What adapters add (LoRA, Hu et al. 2021) goes through
-// `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
+// of each output or, where they may be `floats` in the place of integers, the `factors` `[outputs, groups >> shift]` of `1 <<
+// shift` groups each; or four bits each: where there are `steps` `[outputs, groups, 2]`, so many of its group's steps from its middle,
+// where there are `exponents` `[outputs, groups]`, numbers times its group's power of two, and where there are 16 `numbers`, one
+// of these times the factor of two groups. Rounded weights are those of the inputs in the `order` `[inputs]`, if that is not
+// null. What adapters add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null
+// where none does.
 template <typename T>
 struct Linear {
     const T* weight;
@@ -27,7 +28,7 @@ struct Linear {
     const uint8_t* exponents;
     const float* factors;
     const int32_t* order;
-    int64_t inputs, outputs;
+    int64_t inputs, outputs, shift, floats;
 };
 
 // A sum over lanes begins with (0 + 2) + (1 + 3) of each four; of these, the first half and the second are added until one is left.

@@ -46,8 +46,8 @@ template <typename Kind>
 struct Lying {
     using As = Kind;
 };
-template <typename T>
-struct Lying<Multiples<T>> : Lying<Integers<T>> {};
+template <typename T, typename From>
+struct Lying<Multiples<T, From>> : Lying<Integers<T>> {};
 template <typename T>
 struct Lying<Nibbles<T, Powers>> : Lying<Nibbles<T, Steps>> {};
 template <typename T>

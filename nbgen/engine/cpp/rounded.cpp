@@ -9,6 +9,7 @@ EXPORTED const KindProducts<Number>* products(const Linear<Number>& linear) {
     if (linear.steps) return &OF_KIND<Nibbles<Number, Steps>, Number>;
     if (linear.exponents) return &OF_KIND<Nibbles<Number, Powers>, Number>;
     if (linear.numbers) return &OF_KIND<Nibbles<Number, Scaled>, Number>;
+    if (linear.floats) return &OF_KIND<Multiples<Number, Float8>, Number>;
     if (linear.factors) return &OF_KIND<Multiples<Number>, Number>;
     return &OF_KIND<Integers<Number>, Number>;
 }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "linear.h"
+#include "widened.h"
 
 template <typename T>
 constexpr int64_t STEP = VECTOR / sizeof(T);
@@ -47,43 +48,13 @@ inline Floats add_product(Floats sum, const Bfloat16* a, Numbers<Bfloat16> b) {
 #endif
 }
 
-inline Floats widened(const Bfloat16* from) {
-#ifdef __AVX512F__
-    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    return reinterpret_cast<Floats>(_mm512_slli_epi32(wide, 16));
-#elif defined(__AVX2__)
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    return reinterpret_cast<Floats>(_mm256_slli_epi32(wide, 16));
-#else
-    return reinterpret_cast<Floats>(vshll_n_u16(vld1_u16(&from->bits), 16));
-#endif
-}
-
-inline Floats widened(const Float16* from) {
-#ifdef __AVX512F__
-    return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-#elif defined(__AVX2__)
-    return reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#else
-    return reinterpret_cast<Floats>(vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(from))));
-#endif
-}
-
-inline Floats widened(const int8_t* from) {
-#ifdef __AVX512F__
-    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all)));
-#elif defined(__AVX2__)
-    return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(from))));
-#else
-    int32_t four;
-    std::memcpy(&four, from, sizeof four);
-    const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
-    return reinterpret_cast<Floats>(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))));
-#endif
-}
-
 constexpr int64_t GROUP = 32;  // inputs whose weights of 4 bits have a step and a middle in common
+
+// Where the vector `part` from the input `k` on, a multiple of `GROUP`, lies.
+template <typename T>
+constexpr int64_t group_of(int64_t k, int64_t part) {
+    return k / GROUP + part * STEP<T> / GROUP;
+}
 
 // Each kind has one output's weights after another's, of so many `BITS`, and reads the vector `part` of those from the input `k`
 // on, a multiple of `GROUP`.
@@ -125,9 +96,9 @@ struct Halves {
     }
 };
 
-// A vector of what `of` makes of integers, rounded to a T.
-template <typename T, typename Made>
-inline Numbers<T> made_of(const int8_t* from, const Made& of) {
+// A vector of what `of` makes of numbers of 8 bits, rounded to a T.
+template <typename T, typename From, typename Made>
+inline Numbers<T> made_of(const From* from, const Made& of) {
 #ifdef __AVX512BF16__
     if constexpr (std::is_same_v<T, Bfloat16>) {
         const Floats low = of(widened(from)), high = of(widened(from + LANES));
@@ -152,18 +123,21 @@ struct Integers {
     }
 };
 
-// The same, times the factor of their two groups.
-template <typename T>
+// The same, or floats in their place, times the factor of their groups.
+template <typename T, typename From = int8_t>
 struct Multiples : Integers<T> {
     const float* factors;
+    int64_t shift;
 
     Multiples(const Linear<T>& linear, int64_t output)
-        : Integers<T>(linear, output), factors(linear.factors + output * linear.inputs / GROUP / 2) {}
+        : Integers<T>(linear, output),
+          factors(linear.factors + output * (linear.inputs / GROUP >> linear.shift)),
+          shift(linear.shift) {}
 
     Numbers<T> read(int64_t k, int64_t part) const {
-        const int64_t from = k + part * STEP<T>;
-        const Floats factor = all_of(factors[from / GROUP / 2]);
-        return made_of<T>(this->first + from, [&](Floats whole) { return whole * factor; });
+        const Floats factor = all_of(factors[group_of<T>(k, part) >> shift]);
+        const auto* from = reinterpret_cast<const From*>(this->first + k + part * STEP<T>);
+        return made_of<T>(from, [&](Floats number) { return number * factor; });
     }
 };
 
@@ -302,7 +276,7 @@ struct Nibbles {
     const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k / 4); }
 
     Numbers<T> read(int64_t k, int64_t part) const {
-        const int64_t group = k / GROUP + part * STEP<T> / GROUP;
+        const int64_t group = group_of<T>(k, part);
         [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits on the way to its first weight
         const uint16_t* words_of_group = first + group * GROUP / 4;
 #ifdef __AVX2__
