@@ -299,7 +299,11 @@ def test_the_server_says_what_it_is(served: Served) -> None:
 
 
 def test_a_generation_model_embeds_nothing(server: Server) -> None:
-    for route, body in (("encode", {"text": "a"}), ("v1/embeddings", {"input": "a"})):
+    for route, body in (
+        ("encode", {"text": "a"}),
+        ("v1/embeddings", {"input": "a"}),
+        ("v1/classify", {"input": "a"}),
+    ):
         refused(server.http.post(route, json=body), "does not appear to be an embedding model")
     too_long = server.http.post("v1/embeddings", json={"input": "x" * 300_000, "pooling": "mean"})
     refused(too_long, "maximum context length", "the input is too long")
