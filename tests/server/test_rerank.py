@@ -129,7 +129,7 @@ def test_a_model_that_writes_its_verdict(
 ) -> None:
     reranker = writer(tmp_path / "model", template, *words)
     http = changing.serving(reranker.folder).http
-    for body, wish in (({}, "find"), ({"instruct": WISH}, WISH)):
+    for body, wish in (({}, "find"), ({"instruct": WISH}, WISH), ({"instruction": WISH}, WISH)):
         answer = http.post("v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
         assert answer.status_code == 200, answer.text
         expected = reranker.scores(wish)
