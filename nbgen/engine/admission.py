@@ -46,6 +46,9 @@ RESERVED_TOKENS = 2
 #: The id that stands where an embedding was given.
 PLACEHOLDER = 1
 
+#: The ids of one, and its media where it has some.
+Prompt = tuple[list[int], MediaPrompt | None]
+
 
 class Admission:
     """Turns requests into sequences for one loaded model."""
@@ -81,10 +84,10 @@ class Admission:
 
     def sequences(self, request: GenerateRequest) -> list[Sequence]:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
+        tried: dict[int, Prompt] = {}
         if request.drop_oldest:
-            request = shortened(request, self._holds)
-        media = self._media(request)
-        prompt = self._prompt(request) if media is None else media.ids
+            request = shortened(request, partial(self._holds, tried))
+        prompt, media = tried.get(len(request.messages or ())) or self._made(request)
         reading = AnswerReading.of(request, prompt, self._tokenizer, self._answers if request.parts else None)
         params = reading.params.with_defaults(self._model.sampling_defaults)
         if request.truncate and media is None:
@@ -227,6 +230,10 @@ class Admission:
             messages, opens_answer=opens, continues_last=continues, tools=tools, options=options
         )
 
+    def _made(self, request: GenerateRequest) -> Prompt:
+        media = self._media(request)
+        return (self._prompt(request) if media is None else media.ids), media
+
     def _prompt(self, request: GenerateRequest) -> list[int]:
         if request.messages is not None:
             tools, continues = request.tools.tools if request.tools else [], request.continue_final
@@ -276,15 +283,21 @@ class Admission:
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
         check_ids(ids, field, self._model.vocab_size)
 
-    def _holds(self, request: GenerateRequest) -> bool:
-        """Whether a prompt leaves room for its answer: as long as it may be, or a quarter of the context."""
+    def _holds(self, tried: dict[int, Prompt], request: GenerateRequest) -> bool:
+        """Whether a prompt leaves room for its answer: as long as it may be, or a quarter of the context.
+
+        The last that does is kept in `tried`, by its number of messages: its media are not decoded once more.
+        """
         asked = request.params.max_new_tokens
         budget = asked if isinstance(asked, int) else self._room // 4
         try:
-            media = self._media(request)
-            return len(self._prompt(request) if media is None else media.ids) + budget <= self._room
+            made = self._made(request)
         except PromptTooLong:
             return False
+        if fits := len(made[0]) + budget <= self._room:
+            tried.clear()
+            tried[len(request.messages or ())] = made
+        return fits
 
     @property
     def _room(self) -> int:

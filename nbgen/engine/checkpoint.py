@@ -16,8 +16,13 @@ from nbgen.model_files import check_files, model_folder, weight_files
 from nbgen.safetensors_file import Entry
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-#: The same weights once more, as their makers' own programs read them.
-NOT_DOWNLOADED = ["*/*.safetensors", "consolidated*.safetensors"]
+#: The folders below a model's that hold layers of it (`dense_modules`) end so.
+DENSE = "_Dense"
+#: The same weights once more, as their makers' own programs read them: in all folders that end otherwise.
+NOT_DOWNLOADED = [
+    *(f"*[!{DENSE[place]}]{DENSE[place + 1 :]}/*.safetensors" for place in range(len(DENSE))),
+    "consolidated*.safetensors",
+]
 #: Read at once, if the last of them is not in memory: the first may have been read ahead.
 PAGE_IN_BYTES = 2 * 2**20
 

@@ -7,6 +7,7 @@ architecture is a bare model (BertModel, Qwen3Model) is one too. Knows nothing o
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 
 POOLING = "1_Pooling/config.json"
+#: The modules that are served, in their order.
+SERVED = ("Transformer", "Pooling", "Dense", "Normalize")
+#: What a module's folder is called: it is in the model's own.
+PLACE = re.compile(r"\w[\w.-]*")
 #: The module behind a reranker that writes its answer.
 WRITES = "LogitScore"
 LOGIT_SCORE = f"1_{WRITES}/config.json"
@@ -31,12 +36,21 @@ MODES = {
 class Pooling(NamedTuple):
     """How the last layer's states become a vector: "cls", "mean", "max" or "last", then at length 1 if `normalizes`.
 
+    Between the two are the layers in the folders `dense`.
     A model that classifies makes its vector itself, of "scores", or "chances" where these are bent to 0 to 1.
     Where no file says how, `mode` is None: it follows from which way the model looks.
     """
 
     mode: str | None
     normalizes: bool = True
+    dense: tuple[str, ...] = ()
+
+
+class Module(NamedTuple):
+    """One of sentence-transformers': its kind, and the folder of its files in the model's."""
+
+    kind: str
+    place: str
 
 
 def is_embedding(folder: Path) -> bool:
@@ -44,7 +58,7 @@ def is_embedding(folder: Path) -> bool:
     if (folder / POOLING).is_file() or classifies(folder):
         return True
     if (folder / "modules.json").is_file():
-        return WRITES not in _modules(folder, folder.name)
+        return all(module.kind != WRITES for module in _modules(folder, folder.name))
     config = read_json(folder / "config.json", folder.name)
     architecture = _architecture(config)
     bare = architecture.endswith("Model") and not architecture.endswith("HeadModel")
@@ -62,14 +76,18 @@ def pooling(folder: Path, name: str) -> Pooling:
     """As the folder says. Raises ModelError."""
     if classifies(folder):
         return Pooling("chances" if _bends(read_json(folder / "config.json", name)) else "scores", normalizes=False)
-    kinds = _modules(folder, name)
-    other = next((kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")), None)
+    modules = _modules(folder, name)
+    kinds = [module.kind for module in modules]
+    other = next((kind for kind in kinds if kind not in SERVED), None)
     if other is not None:
-        raise ModelError(f"{name} has a {other} module behind its model; Pooling and Normalize are served")
-    normalizes = "Normalize" in kinds or not kinds
-    if not (folder / POOLING).is_file():
-        return Pooling(None, normalizes)
-    return Pooling(_mode(read_json(folder / POOLING, name), name), normalizes)
+        raise ModelError(f"{name} has a {other} module behind its model; {', '.join(SERVED[1:])} are served")
+    if kinds != sorted(kinds, key=SERVED.index):
+        raise ModelError(f"{name} has its modules as {', '.join(kinds)}; served is the order {', '.join(SERVED)}")
+    mode = _mode(read_json(folder / POOLING, name), name) if (folder / POOLING).is_file() else None
+    dense = tuple(module.place for module in modules if module.kind == "Dense")
+    if odd := next((place for place in dense if not PLACE.fullmatch(place)), None):
+        raise ModelError(f"modules.json of {name} names {odd!r:.120}, which is no folder in the model's")
+    return Pooling(mode, "Normalize" in kinds or not kinds, dense)
 
 
 def longest(folder: Path, name: str) -> int | None:
@@ -88,13 +106,13 @@ def verdicts(folder: Path, name: str) -> list[int]:
     return [i for i in ids if type(i) is int] if all(type(i) is int for i in ids) else []
 
 
-def _modules(folder: Path, name: str) -> list[str]:
+def _modules(folder: Path, name: str) -> list[Module]:
     if not (folder / "modules.json").is_file():
         return []
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        return [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
-    except (ValueError, TypeError, KeyError):
+        return [Module(str(each["type"]).rsplit(".", 1)[-1], str(each.get("path"))) for each in modules]
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ModelError(f"modules.json of {name} is damaged: it is no list of modules") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nbgen.engine import checkpoint, embedding_checkpoint, loader
+from nbgen.engine import checkpoint, dense_modules, embedding_checkpoint, loader
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
@@ -26,7 +26,9 @@ class EmbeddingModel:
     def __init__(self, config: EngineConfig, report: checkpoint.Report) -> None:
         """Load what `config` names. Raises ModelError."""
         # Before weights are read that could not be used.
-        self.pooling = said = embedding_checkpoint.pooling(checkpoint.find(config.model, report), config.model)
+        folder = checkpoint.find(config.model, report)
+        self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
+        self._dense = dense_modules.read(folder, said.dense, config.model)
         loaded = loader.load_embedding(config, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.device = next(self._model.parameters()).device
@@ -39,8 +41,10 @@ class EmbeddingModel:
             self._model.config.get_text_config().pad_token_id = self._pad  # which tells it where a text ends
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
+        width = dense_modules.width(self._dense, self._model.config.get_text_config().hidden_size, config.model)
+        self._dense.to(self.device)
         labels = _labels(self._model.config) if self.pooling.mode == "scores" else []
-        self.model = _info(loaded, config, self.device, labels)
+        self.model = _info(loaded, config, self.device, labels, width)
 
     @property
     def classifies(self) -> bool:
@@ -51,7 +55,7 @@ class EmbeddingModel:
     def encode(self, prompts: list[list[int]], types: list[list[int]] | None = None) -> torch.Tensor:
         """Float32 vectors `[prompts, width]` of token ids, on the CPU; `types` says of which text each token is."""
         states, mask, lengths = self._states(prompts, types or [])
-        vectors = self._pool(states, mask, lengths)
+        vectors = self._dense(self._pool(states, mask, lengths))
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
 
     def _states(
@@ -85,7 +89,7 @@ class EmbeddingModel:
 
     def close(self) -> None:
         """Give the weights back."""
-        del self._model
+        del self._model, self._dense
 
     def _pool(self, states: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """`[prompts, width]` of states `[prompts, tokens, width]`; padding does not count."""
@@ -116,14 +120,15 @@ def _labels(architecture: Any) -> list[str]:
     return labels if len(labels) > 1 else []
 
 
-def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device, labels: list[str]) -> ModelInfo:
+def _info(
+    loaded: loader.LoadedModel, config: EngineConfig, device: torch.device, labels: list[str], width: int
+) -> ModelInfo:
     architecture = loaded.model.config
-    text = architecture.get_text_config()
     return ModelInfo(
         name=config.model,
         model_type=architecture.model_type,
         architectures=architecture.architectures or [type(loaded.model).__name__],
-        vocab_size=text.vocab_size,
+        vocab_size=architecture.get_text_config().vocab_size,
         context_length=loaded.context_length,
         device=str(device),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
@@ -134,7 +139,7 @@ def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device
         threads=torch.get_num_threads(),
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,
-        hidden_size=text.hidden_size,
+        hidden_size=width,
         is_embedding=True,
         labels=labels,
         tokenizer=loaded.tokenizer.about,

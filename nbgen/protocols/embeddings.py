@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import EmbedOutput, EmbedRequest, GenerateRequest, TensorOptions
 from nbgen.protocols.json_body import are_integers, is_integer, parse_object
@@ -109,16 +110,20 @@ def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> 
     return msgspec.json.encode(items[0] if call.single else items)
 
 
-def classify_body(outputs: list[EmbedOutput], model: str, labels: list[str]) -> bytes:
-    """The answer of `/v1/classify`: of each text how likely each class is. Raises InvalidRequest without classes."""
-    if not labels:
-        raise InvalidRequest(f"{model} tells no classes apart: ask /v1/embeddings, /classify or /v1/rerank")
+def check_classes(model: ModelInfo) -> None:
+    """Raises InvalidRequest for an embedding model without classes; one that makes text refuses any such request."""
+    if model.is_embedding and not model.labels:
+        raise InvalidRequest(f"{model.name} tells no classes apart: ask /v1/embeddings, /classify or /v1/rerank")
+
+
+def classify_body(outputs: list[EmbedOutput], model: ModelInfo) -> bytes:
+    """The answer of `/v1/classify`: of each text how likely each class is."""
     chances = [_softmax(_vector(output)) for output in outputs]
     data = [
-        {"index": index, "label": labels[int(each.argmax())], "probs": each.tolist(), "num_classes": len(each)}
+        {"index": index, "label": model.labels[int(each.argmax())], "probs": each.tolist(), "num_classes": len(each)}
         for index, each in enumerate(chances)
     ]
-    about = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": model}
+    about = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": model.name}
     return msgspec.json.encode({**about, "data": data, "usage": {**_usage(outputs), "completion_tokens": 0}})
 
 

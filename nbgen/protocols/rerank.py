@@ -32,6 +32,8 @@ class Body(msgspec.Struct, kw_only=True):
     query: str | list[dict[str, Any]]
     documents: list[str | dict[str, Any] | list[dict[str, Any]]]
     instruct: str | None = None
+    #: vLLM's name for it.
+    instruction: str | None = None
     top_n: int | None = None
     return_documents: bool = True
 
@@ -46,6 +48,7 @@ class Ranking(NamedTuple):
 def parse_rerank(raw: bytes) -> Ranking:
     """The documents to rank. Raises InvalidRequest."""
     body = convert(parse_object(raw), Body)
+    body.instruct = body.instruct or body.instruction
     if not 0 < (count := len(body.documents)) <= MAX_TEXTS:
         raise InvalidRequest(f"documents holds {count} documents, not 1 to {MAX_TEXTS}", field="documents")
     query, documents = _text(body.query, "query"), [_text(each, "documents") for each in body.documents]

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InternalError, Unavailable
 from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols import embeddings, rerank
@@ -35,6 +36,12 @@ class EmbeddingHandler(ModelNeededHandler):
         finally:
             for task in tasks:
                 task.cancel()
+
+    async def model(self) -> ModelInfo:
+        """What is known of the model, which is started if need be: it says what to ask."""
+        if (model := await started_model(self.engine)) is None:
+            raise Unavailable("the model was stopped meanwhile")
+        return model
 
     async def _one(self, request: EmbeddingRequest) -> Scored:
         answer = await ask(self.engine, request)
@@ -69,12 +76,11 @@ class ClassesHandler(EmbeddingsHandler):
     """SGLang's and vLLM's: of each text its most likely class."""
 
     async def post(self) -> None:
-        call, name = await self.parsed(embeddings.parse_classify), self.engine.config.model
+        await self.serve(self._classify(await self.parsed(embeddings.parse_classify)))
 
-        def body(outputs: list[EmbedOutput]) -> bytes:
-            return embeddings.classify_body(outputs, name, self.engine.model.labels if self.engine.model else [])
-
-        await self.serve(self.answer(call.requests, body))
+    async def _classify(self, call: embeddings.Embedding) -> None:
+        embeddings.check_classes(model := await self.model())
+        await self.answer(call.requests, lambda outputs: embeddings.classify_body(outputs, model))
 
 
 class EncodeHandler(SglangHandler, EmbeddingHandler):
@@ -102,9 +108,7 @@ class RerankHandler(OpenaiHandler, EmbeddingHandler):
     put = post
 
     async def _rank(self, ranking: rerank.Ranking) -> None:
-        if (model := await started_model(self.engine)) is None:  # which says what to ask
-            raise Unavailable("the model was stopped meanwhile")
-        outputs = await self.ask_all(rerank.requests(ranking, model))
+        outputs = await self.ask_all(rerank.requests(ranking, await self.model()))
         size = sum(len(chat[1].text) for chat in ranking.chats)
         await self.write_whole(await off_loop(size, self.ranked, ranking, outputs))
 

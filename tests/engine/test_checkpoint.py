@@ -65,14 +65,16 @@ def test_weights_are_downloaded_once() -> None:
         "model-00001-of-00002.safetensors",
         "consolidated.safetensors",
         "original/model.safetensors",
+        "dense/model.safetensors",
         "config.json",
     ]
+    beside = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
     wanted = filter_repo_objects(
-        [*files, "1_Pooling/config.json", "pytorch_model.bin"],
+        [*files, *beside, "pytorch_model.bin", "2_Dense/pytorch_model.bin"],
         allow_patterns=checkpoint.DOWNLOADED,
         ignore_patterns=checkpoint.NOT_DOWNLOADED,
     )
-    assert list(wanted) == [files[0], "config.json", "1_Pooling/config.json"]
+    assert list(wanted) == [files[0], "config.json", *beside]
 
 
 def test_the_hub_is_asked_once_in_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

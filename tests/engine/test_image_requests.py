@@ -53,6 +53,11 @@ def test_tools_go_through_the_processors_template(tmp_path: Path) -> None:
     turns += [ChatMessage(role="assistant", tool_calls=[call]), ChatMessage(role="tool", content="a cat")]
     (again,) = admission.sequences(GenerateRequest(rid="d", messages=turns, media=media(picture(1)), params=PARAMS))
     assert '{"name": "look", "arguments": {"where": "here"}}' in admission._tokenizer.text(again.prompt_ids)
+    with mock.patch.object(decoder := admission._processor._decoder, "image", wraps=decoder.image) as decoded:
+        admission.sequences(
+            GenerateRequest(rid="e", messages=turns, media=asked.media, params=PARAMS, drop_oldest=True)
+        )
+    assert decoded.call_count == 1
     admission.close()  # which the error's traceback holds on to
 
 

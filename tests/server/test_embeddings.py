@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import nbgen
@@ -17,7 +20,7 @@ from nbgen.engine.embedding_model import EmbeddingModel, is_embedding
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.notebook import session
-from tests.conftest import save_tokenizer
+from tests.conftest import edit, save_tokenizer
 from tests.server.conftest import Server
 
 TEXTS = ["a text", "another text, which is longer than the first", "x"]
@@ -32,11 +35,15 @@ SIZES = {
 
 
 class Case(NamedTuple):
-    """An architecture, how sentence-transformers' files beside it pool, and whether they normalize."""
+    """An architecture, how sentence-transformers' files beside it pool, and whether they normalize.
+
+    `dense` has the activation and the width of each layer between.
+    """
 
     model_type: str
     pooling: str | None
     normalizes: bool = True
+    dense: tuple[tuple[torch.nn.Module, int], ...] = ()
 
 
 CASES = {
@@ -45,16 +52,23 @@ CASES = {
     "qwen3-last": Case("qwen3", "lasttoken"),
     "qwen3-bare": Case("qwen3", None),
     "roberta-bare": Case("roberta", None),
+    # As EmbeddingGemma, whose tokens see those behind them, and as LaBSE.
+    "gemma3-dense": Case("gemma3_text", "mean_tokens", dense=((torch.nn.Identity(), 256), (torch.nn.Identity(), 48))),
+    "bert-dense": Case("bert", "cls_token", dense=((torch.nn.Tanh(), 64),)),
+}
+#: What an architecture has besides.
+MORE: dict[str, dict[str, Any]] = {
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16},
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 16, "use_bidirectional_attention": True},
 }
 #: Those that are asked over HTTP.
-SERVED = ("bert-mean", "qwen3-bare")
+SERVED = ("bert-dense", "qwen3-bare")
 
 
 def save(folder: Path, case: Case) -> Path:
     folder.mkdir()
     torch.manual_seed(0)
-    vocab, more = save_tokenizer(folder), {"num_key_value_heads": 2, "head_dim": 16}
-    sizes = {**SIZES, "vocab_size": vocab, **(more if case.model_type == "qwen3" else {})}
+    sizes = {**SIZES, "vocab_size": save_tokenizer(folder), **MORE.get(case.model_type, {})}
     model = AutoModel.from_config(AutoConfig.for_model(case.model_type, **sizes)).float()
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -64,10 +78,42 @@ def save(folder: Path, case: Case) -> Path:
         (folder / "1_Pooling").mkdir()
         modes = {f"pooling_mode_{name}": name == case.pooling for name in ("cls_token", "mean_tokens", "lasttoken")}
         (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
-        kinds = ["Transformer", "Pooling", *(["Normalize"] if case.normalizes else [])]
-        modules = [{"idx": i, "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
-        (folder / "modules.json").write_text(json.dumps(modules))
+        save_modules(
+            folder, "Transformer", "Pooling", *["Dense" for _ in case.dense], *["Normalize"][: case.normalizes]
+        )
+        for place, layer in enumerate(layers(case), 2):
+            save_dense(folder / f"{place}_Dense", *layer)
     return folder
+
+
+def save_modules(folder: Path, *kinds: str) -> None:
+    modules = [
+        {"idx": i, "name": f"{i}", "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def layers(case: Case) -> list[tuple[torch.nn.Module, dict[str, torch.Tensor]]]:
+    """Activations and weights of those behind the pooling; only one that bends has a bias."""
+    made, width, numbers = [], SIZES["hidden_size"], torch.Generator().manual_seed(1)
+    for activation, wide in case.dense:
+        weights = {"linear.weight": torch.randn(wide, width, generator=numbers) / width**0.5}
+        if not isinstance(activation, torch.nn.Identity):
+            weights["linear.bias"] = torch.randn(wide, generator=numbers)
+        made.append((activation, weights))
+        width = wide
+    return made
+
+
+def save_dense(folder: Path, activation: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors")
+    outputs, inputs = weights["linear.weight"].shape
+    kind, bias = type(activation), "linear.bias" in weights
+    config = {"in_features": inputs, "out_features": outputs, "bias": bias}
+    config["activation_function"] = f"{kind.__module__}.{kind.__name__}"
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def vectors(folder: Path, case: Case) -> np.ndarray:
@@ -79,6 +125,10 @@ def vectors(folder: Path, case: Case) -> np.ndarray:
             states = model(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
         pooling = case.pooling or ("mean_tokens" if case.model_type == "roberta" else "")
         pooled = {"mean_tokens": states.mean(0), "cls_token": states[0]}.get(pooling, states[-1])
+        for activation, weights in layers(case):
+            pooled = activation(
+                torch.nn.functional.linear(pooled, weights["linear.weight"], weights.get("linear.bias"))
+            )
         found.append(pooled / pooled.norm() if case.normalizes else pooled)
     return torch.stack(found).numpy()
 
@@ -119,7 +169,8 @@ def test_vectors_are_transformers_own_pooled_as_the_files_say(name: str, tmp_pat
     assert is_embedding(config, lambda *_: None)
     model = EmbeddingModel(config, lambda *_: None)
     ids = [model.tokenizer.encode(text) for text in TEXTS]
-    np.testing.assert_allclose(model.encode(ids), vectors(folder, case), atol=1e-4)
+    np.testing.assert_allclose(model.encode(ids), expected := vectors(folder, case), atol=1e-4)
+    assert model.model.hidden_size == expected.shape[1]
     longest = 127 if case.model_type == "roberta" else 128  # whose positions begin behind that of its padding
     assert model.model.context_length == longest
     assert model.encode([[5] * longest, [6]]).isfinite().all()
@@ -184,13 +235,60 @@ def test_a_model_that_embeds_nothing_is_refused_at_load(tmp_path: Path) -> None:
         EmbeddingModel(EngineConfig(model=str(tmp_path), dtype="float32"), lambda *_: None)
 
 
-def test_a_module_that_is_not_served_is_named_before_weights_are_read(tmp_path: Path) -> None:
-    folder, stages = save(tmp_path / "model", CASES["bert-mean"]), set[str]()
-    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling", "Dense")]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match="has a Dense module behind its model"):
+@pytest.mark.parametrize(
+    ("kind", "words"), [("LSTM", "has a LSTM module behind its model"), ("Pooling", "served is the order")]
+)
+def test_a_module_that_is_not_served_is_named_before_weights_are_read(tmp_path: Path, kind: str, words: str) -> None:
+    folder = save(tmp_path / "model", CASES["bert-mean"])
+    save_modules(folder, "Transformer", "Pooling", "Dense", kind)
+    assert words in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"activation_function": "evil.Evil"}, "2_Dense of .* has the activation 'evil.Evil'; served are torch.nn"),
+        ({"activation_function": ["evil.Evil"]}, "has the activation"),
+        ({"use_residual": True}, "has use_residual=True"),
+        ({"module_output_name": "scores"}, "has module_output_name='scores'"),
+        ({"out_features": 10**12}, "does not hold the layer that its config.json tells of"),
+        ({"in_features": None}, "does not hold the layer"),
+        ({"bias": False}, "does not hold the layer"),
+    ],
+)
+def test_a_dense_module_that_is_not_served_is_refused(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    folder = save(tmp_path / "model", CASES["bert-dense"])
+    edit(folder / "2_Dense" / "config.json", **changed)
+    assert re.search(words, refusal(folder))
+
+
+def test_the_files_of_a_dense_module_are_safe_ones_in_the_model_s_folder(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", CASES["bert-dense"])
+    weights = folder / "2_Dense" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    assert "does not hold the layer" in refusal(folder)
+    weights.rename(weights.with_name("pytorch_model.bin"))
+    assert "has no model.safetensors, and nbgen reads safetensors only" in refusal(folder)
+    (folder / "modules.json").write_text((folder / "modules.json").read_text().replace("2_Dense", "../2_Dense"))
+    assert "names '../2_Dense', which is no folder in the model's" in refusal(folder)
+
+
+def test_dense_modules_of_another_model_are_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", CASES["gemma3-dense"])
+    shutil.rmtree(folder / "2_Dense")
+    (folder / "3_Dense").rename(folder / "2_Dense")
+    save_modules(folder, "Transformer", "Pooling", "Dense")
+    with pytest.raises(ModelError, match="do not fit one another, or its vectors of 64 numbers"):
+        EmbeddingModel(EngineConfig(model=str(folder), dtype="float32"), lambda *_: None)
+
+
+def refusal(folder: Path) -> str:
+    """What is said of a folder before weights are read."""
+    stages = set[str]()
+    with pytest.raises(ModelError) as caught:
         EmbeddingModel(EngineConfig(model=str(folder)), lambda stage, *_: stages.add(stage))
     assert "loading weights" not in stages
+    return str(caught.value)
 
 
 def test_the_server_says_what_it_is(served: Served) -> None:
@@ -201,7 +299,11 @@ def test_the_server_says_what_it_is(served: Served) -> None:
 
 
 def test_a_generation_model_embeds_nothing(server: Server) -> None:
-    for route, body in (("encode", {"text": "a"}), ("v1/embeddings", {"input": "a"})):
+    for route, body in (
+        ("encode", {"text": "a"}),
+        ("v1/embeddings", {"input": "a"}),
+        ("v1/classify", {"input": "a"}),
+    ):
         refused(server.http.post(route, json=body), "does not appear to be an embedding model")
     too_long = server.http.post("v1/embeddings", json={"input": "x" * 300_000, "pooling": "mean"})
     refused(too_long, "maximum context length", "the input is too long")
