@@ -30,6 +30,7 @@ from nbgen.errors import (
     from_status,
     no_character,
 )
+from nbgen.notebook.http_answers import aanswered, answered
 
 T = TypeVar("T")
 
@@ -128,8 +129,9 @@ class Connection:
         return parse_object(response.content[:length]), response.content[length:]
 
     def _answer(self, call: Call, timeout: float | None = None) -> httpx.Response:
-        with self._in_words():
-            response = self._http.request(call.method, call.path, **call.sent(), timeout=patience(timeout))
+        sent = {**call.sent(), "timeout": patience(timeout)}
+        with self._in_words(), answered(self._http, call.method, call.path, **sent) as response:
+            response.read()
         self.lost = False
         if response.is_success:
             return response
@@ -138,16 +140,17 @@ class Connection:
     async def afields(self, call: Call) -> dict[str, Any]:
         """As `fields`, awaited, however long it takes."""
         with self._in_words():
-            async with self._async() as http:
-                response = await http.request(call.method, call.path, **call.sent(), timeout=patience(None))
+            sent = {**call.sent(), "timeout": patience(None)}
+            async with self._async() as http, aanswered(http, call.method, call.path, **sent) as response:
+                content = await response.aread()
         if response.is_success:
-            return parse_object(response.content)
-        raise self._refusal(response.status_code, response.content)
+            return parse_object(content)
+        raise self._refusal(response.status_code, content)
 
     def stream(self, call: Call) -> Iterator[sse.Event]:
         """The events that a call answers. Closing the iterator closes the connection."""
         decoder = sse.Decoder()
-        with self._in_words(), self._http.stream(call.method, call.path, **call.sent()) as response:
+        with self._in_words(), answered(self._http, call.method, call.path, **call.sent()) as response:
             if not response.is_success:
                 raise self._refusal(response.status_code, response.read())
             for chunk in response.iter_bytes():
@@ -157,7 +160,7 @@ class Connection:
         """As `stream`, awaited."""
         decoder = sse.Decoder()
         with self._in_words():
-            async with self._async() as http, http.stream(call.method, call.path, **call.sent()) as response:
+            async with self._async() as http, aanswered(http, call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
                     raise self._refusal(response.status_code, await response.aread())
                 async for chunk in response.aiter_bytes():
