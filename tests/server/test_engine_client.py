@@ -201,7 +201,7 @@ async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_othe
         await client.close(0)
 
 
-@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("turns", range(1, 7))
 async def test_a_live_model_is_unloaded_however_early_in_its_connection(turns: int, tmp_path: Path) -> None:
     async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
