@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 MediaType = Literal["image", "audio", "video"]
-TYPES: tuple[MediaType, ...] = get_args(MediaType)
 #: Of one prompt.
 MAX_MEDIA = 16
 #: Of a video that is sent as images, and those that are taken of a file.

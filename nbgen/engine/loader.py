@@ -2,15 +2,13 @@
 
 import logging
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -27,26 +25,22 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from nbgen.engine import (
-    audio,
     checkpoint,
-    config_fault,
     container,
     dequantized,
     device,
     embedding_checkpoint,
     half_weights,
-    memory,
     model_size,
     packed_files,
     processor_folder,
     quantization,
     quantized_checkpoint,
     torchao_weights,
-    video,
 )
 from nbgen.engine.expert_files import ExpertFiles
+from nbgen.engine.load_errors import foreign_errors
 from nbgen.engine.load_progress import weights_progress
-from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.native_half_linear import HALVES
 from nbgen.engine.packed_layers import Packing
 from nbgen.engine.processor import Processor
@@ -75,20 +69,6 @@ DTYPES: dict[str, torch.dtype | str] = {
     "float16": torch.float16,
 }
 
-#: What libraries raise at a file that they cannot take.
-FOREIGN = (
-    ArithmeticError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    StrictDataclassError,
-    TypeError,
-    ValueError,
-)
-
 log = logging.getLogger(__name__)
 
 
@@ -112,22 +92,28 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     report("finding the model", 0, 0)
     torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
-    size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
+    held = checkpoint.tensors(folder)
     packing = _packing(folder, held, config)
     architecture = _architecture(folder, config.model)
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
-    with _foreign_errors(config.model, "generation_config.json"):
+    with foreign_errors(config.model, "generation_config.json"):
         GenerationConfig.from_dict(generation)
     told = embedding_checkpoint.verdicts(folder, config.model)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context, told)
-    with weights_progress(held, size, report):
+    with weights_progress(held, checkpoint.weight_bytes(folder), report):
         auto = _class_of(architecture.model_type)
         model, parameters = _model(folder, held, packing, config, architecture, auto, report)
-    processor, defaults = _processor(folder, model, tokenizer.ends), sampling_defaults(generation, config)
-    kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
-    held_bytes = quantization.held_bytes(model)
-    return LoadedModel(model, tokenizer, context, defaults, parameters, held_bytes, processor, kept)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        context_length=context,
+        sampling_defaults=sampling_defaults(generation, config),
+        parameters=parameters,
+        weight_bytes=quantization.held_bytes(model),
+        processor=processor_folder.processor(folder, model.config, tokenizer.ends),
+        quantization=quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model)),
+    )
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -137,19 +123,25 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     folder = checkpoint.find(config.model, report)
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
-    size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
+    held = checkpoint.tensors(folder)
     packing = _packing(folder, held, config)
     tokenizer = _tokenizer(folder, config.model)
     auto = AutoModelForSequenceClassification if embedding_checkpoint.classifies(folder) else AutoModel
-    with weights_progress(held, size, report):
+    with weights_progress(held, checkpoint.weight_bytes(folder), report):
         architecture = _configuration(folder, config.model)
         model, parameters = _model(folder, held, packing, config, architecture, auto, report)
     said = embedding_checkpoint.longest(folder, config.model)
     most = min(context_length(model.config, config), _positions(model))
     context = min(most, tokenizer.model_max_length, said or sys.maxsize)
-    kept = quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model))
-    own, held_bytes = Tokenizer(tokenizer, set(), context), quantization.held_bytes(model)
-    return LoadedModel(model, own, context, {}, parameters, held_bytes, quantization=kept)
+    return LoadedModel(
+        model=model,
+        tokenizer=Tokenizer(tokenizer, set(), context),
+        context_length=context,
+        sampling_defaults={},
+        parameters=parameters,
+        weight_bytes=quantization.held_bytes(model),
+        quantization=quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model)),
+    )
 
 
 def _packing(folder: Path, held: dict[str, Entry], config: EngineConfig) -> Packing | None:
@@ -180,7 +172,7 @@ def _architecture(folder: Path, name: str) -> Any:
 
 
 def _configuration(folder: Path, name: str) -> Any:
-    with _foreign_errors(name, "configuration", folder):
+    with foreign_errors(name, "configuration", folder):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -189,26 +181,8 @@ def _class_of(model_type: str) -> Any:
     return AutoModelForMultimodalLM if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else AutoModelForCausalLM
 
 
-def _processor(folder: Path, model: "PreTrainedModel", ends: list[str]) -> Processor | None:
-    """The processor of a model with towers; None where it has none, or nothing that it could process."""
-    found = processor_folder.load(folder) if (places := placeholders(model.config)) else None
-    if found is None:
-        return None
-    types = ["image"] if "image" in places.values() and hasattr(found, "image_processor") else []
-    if "audio" in places.values() and found._audio_processor is not None:
-        if audio.available():
-            types.append("audio")
-        else:
-            log.warning("sounds are not taken: pip install 'nbgen[audio]'")
-    if "video" in places.values() and processor_folder.sees_videos(found):
-        types.append("video")
-        if not video.available():
-            log.warning("videos are taken as frames, not as files: pip install 'nbgen[video]'")
-    return Processor(found, types, places, ends)
-
-
 def _tokenizer(folder: Path, name: str) -> Any:
-    with _foreign_errors(name, "tokenizer"):
+    with foreign_errors(name, "tokenizer"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -233,9 +207,9 @@ def _model(
     """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
     model_size.check_memory(folder, config.quantization, on, config.model)
-    with _foreign_errors(config.model, "configuration", folder):
+    with foreign_errors(config.model, "configuration", folder):
         model_size.check(architecture, auto, folder, held, config.model)
-    with _foreign_errors(config.model, "weights"):
+    with foreign_errors(config.model, "weights"):
         written_out = packing is None and dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
         dtype = _dtype(config, on, architecture.get_text_config().dtype)
@@ -260,14 +234,21 @@ def _model(
             dequantized.even(model)
         parameters = sum(p.numel() for p in model.parameters())
         if on.type == "cpu":
-            emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
-            computed = torch.float32 if emulated else model.dtype
-            packed_files.replace(model, experts, computed, report)
-            experts.settle(model, report, in_float32=emulated and model.dtype in HALVES)
-            torchao_weights.replace(model, computed, config.model)
-            if emulated:
-                half_weights.widen(model)
+            _settle_on_cpu(model, experts, config, report)
         return model.to(on).eval(), parameters
+
+
+def _settle_on_cpu(
+    model: "PreTrainedModel", experts: ExpertFiles, config: EngineConfig, report: checkpoint.Report
+) -> None:
+    """Put layers of ours where some were left for that, and where the processor only emulates the model's type."""
+    emulated = config.dtype == "auto" and not _computes_in(model.dtype, torch.device("cpu"))
+    computed = torch.float32 if emulated else model.dtype
+    packed_files.replace(model, experts, computed, report)
+    experts.settle(model, report, in_float32=emulated and model.dtype in HALVES)
+    torchao_weights.replace(model, computed, config.model)
+    if emulated:
+        half_weights.widen(model)
 
 
 def _check_complete(model: "PreTrainedModel", missing: Collection[str], name: str) -> None:
@@ -329,27 +310,3 @@ def sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[
             continue
         defaults |= {} if found is None else {name: found}
     return defaults
-
-
-@contextmanager
-def _foreign_errors(name: str, part: str, configured: Path | None = None) -> Iterator[None]:
-    """Say which part of which model failed; what the library said goes to the log.
-
-    Where it read config.json of the folder `configured`, what is wrong in that is said as well, as far as it tells.
-    """
-    try:
-        yield
-    except SafetensorError as error:
-        log.exception("loading the %s of %s", part, name)
-        raise ModelError(f"a safetensors file of {name} is damaged: download it again") from error
-    except torch.OutOfMemoryError as error:
-        raise ModelError(
-            f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
-        ) from error
-    except FOREIGN as error:
-        if memory.ran_out(error):
-            raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
-        log.exception("loading the %s of %s", part, name)
-        if configured and (fault := config_fault.told(error, read_json(configured / "config.json", name))):
-            raise ModelError(f"the {part} of {name} cannot be read: in config.json {fault}") from error
-        raise ModelError(f"the {part} of {name} cannot be read by transformers; the server's log says why") from error

@@ -17,18 +17,16 @@ import msgspec
 
 from nbgen.commands import (
     AdapterCommand,
-    AdapterState,
     Command,
     ContinueGeneration,
     FlushCache,
-    LoadAdapter,
     MemoryState,
     PauseGeneration,
     ReleaseMemory,
     ResumeMemory,
 )
 from nbgen.engine import memory
-from nbgen.engine.adapter_folder import Adapter
+from nbgen.engine.adapter_changes import AdapterChange, AdapterChanges
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.endings import ABORTED, ended_by
@@ -37,7 +35,7 @@ from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.slow_lane import SlowLanes
 from nbgen.engine_state import LoadModel
-from nbgen.errors import InvalidRequest, NbgenError, writable
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
@@ -72,21 +70,7 @@ class Ready(NamedTuple):
     option: str
 
 
-class Install(NamedTuple):
-    """An adapter that was read, to be had in the model."""
-
-    rid: str
-    adapter: Adapter
-
-
-class Retire(NamedTuple):
-    """An adapter without a name, to be let go once nobody uses it."""
-
-    rid: str
-    adapter: Adapter
-
-
-Item = list[Sequence] | Constrained | Ready | Install | Retire | Command
+Item = list[Sequence] | Constrained | Ready | AdapterChange | Command
 
 
 class Loop:
@@ -99,14 +83,13 @@ class Loop:
         self._occupation = assembly.occupation
         self._idle_release = assembly.idle_release
         self._grammars = assembly.grammars
-        self._adapters = assembly.adapters
-        self._retired: list[Retire] = []
+        self._adapters = AdapterChanges(assembly.adapters, assembly.engine, channel.send)
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._pulse = Pulse(channel.send, assembly.occupation.device.type, assembly.run_seconds)
-        bounded = self._pulse.bounded
-        self._admit_text = bounded(self._admit, ADMISSION_SECONDS)
-        self._lanes = SlowLanes(bounded(self._admit, MEDIA_SECONDS), self._admit_text, self._admission.would_wait)
+        self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
+        admit_media = self._pulse.bounded(self._admit, MEDIA_SECONDS)
+        self._lanes = SlowLanes(admit_media, self._admit_text, self._admission.would_wait)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
@@ -116,14 +99,18 @@ class Loop:
         with self._pulse:
             self._send_status()
             while self._take_in():
-                self._send(self._engine.end_late())
-                if self._engine.has_work:
-                    self._step()
-                    if not self._engine.has_work:
-                        self._status_due = 0.0  # idle again: say so at once
-                self._let_go()
-                self._idle_release.look()
-                self._send_status()
+                self._turn()
+
+    def _turn(self) -> None:
+        """One step, if there is something to compute, and what is due between two."""
+        self._send(self._engine.end_late())
+        if self._engine.has_work:
+            self._step()
+            if not self._engine.has_work:
+                self._status_due = 0.0  # idle again: say so at once
+        self._let_go()
+        self._idle_release.look()
+        self._send_status()
 
     def _step(self) -> None:
         self._send(self._engine.step())
@@ -143,7 +130,8 @@ class Loop:
             if not self._lanes.take(message):
                 self._admit_text(message)()
         elif isinstance(message, AdapterCommand):
-            self._name(message)
+            if (change := self._adapters.read(message)) is not None:
+                self._inbox.put(change)
         elif isinstance(message, AbortRequest):
             self._abort(message)
         elif not isinstance(message, LoadModel):
@@ -181,20 +169,6 @@ class Loop:
             log.exception("request %s could not be tokenized", request.rid)
             return partial(self._refuse, request, InvalidRequest("the prompt could not be tokenized"))
 
-    def _name(self, message: AdapterCommand) -> None:
-        """Read or forget an adapter here, where requests find it; the model hears of it in its turn."""
-        try:
-            if isinstance(message, LoadAdapter):
-                self._inbox.put(Install(message.rid, self._adapters.load(message.name, message.folder)))
-            else:
-                self._inbox.put(Retire(message.rid, self._adapters.unload(message.name)))
-        except NbgenError as error:
-            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=writable(error.message)))
-        except Exception:  # whatever is in somebody's folder is no end of ours
-            log.exception("adapter %s", message.name)
-            words = "the adapter cannot be read; the server's log says why"
-            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
-
     def _refuse(self, request: Request, error: NbgenError) -> None:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=ended_by(error))]))
 
@@ -227,10 +201,8 @@ class Loop:
                 self._engine.flush_cache()
             case ReleaseMemory() | ResumeMemory():
                 self._change_memory(item)
-            case Install():
-                self._channel.send(self._install(item))
-            case Retire():
-                self._retired.append(item)
+            case AdapterChange():
+                self._adapters.apply(item)
             case Constrained():
                 return self._compile(item)
             case Ready():
@@ -243,30 +215,8 @@ class Loop:
         """Have the engine take in a request, which comes next."""
         self._idle_release.end()
 
-    def _install(self, item: Install) -> AdapterState:
-        """Have the adapter in the model, or forget it."""
-        name = item.adapter.name
-        try:
-            self._engine.install(item.adapter)
-        except Exception as error:  # memory may be full; those who run go on
-            log.exception("adapter %s", name)
-            self._adapters.forget(item.adapter)
-            full = memory.ran_out(error)
-            why = "does not fit into the device's memory" if full else "cannot be used; the server's log says why"
-            return AdapterState(
-                rid=item.rid, name=name, error=f"the adapter {name!r} {why}", status=503 if full else 400
-            )
-        return AdapterState(rid=item.rid, name=name)
-
     def _let_go(self) -> None:
-        """Take the retired adapters out that nobody uses any more."""
-        for item in [item for item in self._retired if not self._engine.uses(item.adapter)]:
-            self._retired.remove(item)
-            try:
-                self._engine.remove(item.adapter)
-            except Exception:  # there was no memory to move the others; what is left of it goes with the next change
-                log.exception("adapter %s could not be taken out", item.adapter.name)
-            self._channel.send(AdapterState(rid=item.rid, name=item.adapter.name))
+        self._adapters.let_go()
 
     def _compile(self, item: Constrained) -> list[GenerateOutput]:
         """Have the grammar compiled while the loop goes on; the inbox hears of it."""

@@ -13,13 +13,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoProcessor
+from transformers import AutoProcessor, PreTrainedConfig
 from transformers.models.auto.video_processing_auto import AutoVideoProcessor
 from transformers.processing_utils import ProcessorMixin
 from transformers.utils.import_utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from nbgen.engine import video_frames
+from nbgen.engine import audio, video, video_frames
+from nbgen.engine.media_encoder import placeholders
+from nbgen.engine.processor import Processor
 from nbgen.model_files import read_json
 
 #: Files of which a folder with a processor has at least one.
@@ -52,6 +54,24 @@ def load(folder: Path) -> ProcessorMixin | None:
     return found
 
 
+def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | None:
+    """The processor of a model with towers; None where it has none, or nothing that it could process."""
+    found = load(folder) if (places := placeholders(config)) else None
+    if found is None:
+        return None
+    types = ["image"] if "image" in places.values() and hasattr(found, "image_processor") else []
+    if "audio" in places.values() and found._audio_processor is not None:
+        if audio.available():
+            types.append("audio")
+        else:
+            log.warning("sounds are not taken: pip install 'nbgen[audio]'")
+    if "video" in places.values() and _sees_videos(found):
+        types.append("video")
+        if not video.available():
+            log.warning("videos are taken as frames, not as files: pip install 'nbgen[video]'")
+    return Processor(found, types, places, ends)
+
+
 def pixtral_class() -> type[ProcessorMixin]:
     """PixtralProcessor, which asks for torchvision, and needs nothing of it but what its file for Pillow has too."""
     if not is_torchvision_available():
@@ -65,7 +85,7 @@ def _class_of(folder: Path) -> Any:
     return pixtral_class() if "PixtralProcessor" in named else AutoProcessor
 
 
-def sees_videos(processor: ProcessorMixin) -> bool:
+def _sees_videos(processor: ProcessorMixin) -> bool:
     """Whether it makes something of a video's frames."""
     return type(getattr(processor, "video_processor", None)) not in (type(None), BaseVideoProcessor)
 

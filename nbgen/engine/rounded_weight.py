@@ -4,7 +4,7 @@ Knows nothing of who rounded it, or how it lies in files.
 """
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
-from nbgen.engine.native_linear import suits_rounded
+from nbgen.engine.native_linear import RoundedProduct, suits, suits_rounded
 
 #: Inputs that have a step of 8 bits in common, the most at first.
 PARTS = (128, 64, 32)
@@ -34,14 +34,16 @@ class RoundedWeight(NamedTuple):
         shape = torch.empty(self.values.shape, dtype=dtype, device="meta")
         if self.group_of is None or (order := _order(self.group_of.numpy().tobytes())) is None:
             return self._in_order(shape, bias)
-        if not suits_rounded(shape):
+        if not suits(shape):
             return None
         own = self._replace(values=self.values[:, order], group_of=self.group_of[order])
-        if (layer := own._in_order(shape, bias)) is not None:
-            layer.order = order
+        layer = own._in_order(shape, bias)
+        if not isinstance(layer, RoundedProduct):  # torch's take inputs as they come
+            return None
+        layer.order = order
         return layer
 
-    def _in_order(self, shape: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    def _in_order(self, shape: torch.Tensor, bias: torch.Tensor | None) -> nn.Module | None:
         """The same where a group's inputs lie side by side."""
         blocks = self._blocks(GROUP)
         if blocks is not None and self.values.min() >= -8 and self.values.max() <= 7 and fits(shape):

@@ -21,7 +21,8 @@ from transformers.models.auto.modeling_auto import (
 
 from nbgen import model_files
 from nbgen.engine import checkpoint
-from nbgen.engine.loader import _foreign_errors, context_length
+from nbgen.engine.load_errors import foreign_errors
+from nbgen.engine.loader import context_length
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.model_files import _check_type, model_folder, stamp, weight_files
@@ -333,7 +334,7 @@ def test_a_name_that_is_no_unicode_is_refused() -> None:
 
 
 def test_weights_that_memory_cannot_hold_are_said_to_be_too_large() -> None:
-    with pytest.raises(ModelError, match="does not fit into the free memory"), _foreign_errors("big", "weights"):
+    with pytest.raises(ModelError, match="does not fit into the free memory"), foreign_errors("big", "weights"):
         torch.empty(2**50, dtype=torch.uint8)
 
 

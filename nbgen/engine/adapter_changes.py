@@ -1,0 +1,72 @@
+"""Adapters that come and go: named by the thread that admits requests, had in the model between two of its steps."""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nbgen.commands import AdapterCommand, AdapterState, LoadAdapter
+from nbgen.engine import memory
+from nbgen.engine.adapter_folder import Adapter
+from nbgen.engine.adapters import Adapters
+from nbgen.engine.engine import Engine
+from nbgen.errors import NbgenError, writable
+
+log = logging.getLogger(__name__)
+
+
+class AdapterChange(NamedTuple):
+    """An adapter that was read, to be had in the model; or one without a name, to be let go once nobody uses it."""
+
+    rid: str
+    adapter: Adapter
+    leaves: bool
+
+
+class AdapterChanges:
+    """Those of one engine; `answer` hears what became of each."""
+
+    def __init__(self, adapters: Adapters, engine: Engine, answer: Callable[[AdapterState], object]) -> None:
+        self._adapters, self._engine, self._answer = adapters, engine, answer
+        self._leaving: list[AdapterChange] = []
+
+    def read(self, command: AdapterCommand) -> AdapterChange | None:
+        """Read or forget an adapter, where requests find it; what the model is to hear of it in its turn."""
+        try:
+            if isinstance(command, LoadAdapter):
+                return AdapterChange(command.rid, self._adapters.load(command.name, command.folder), leaves=False)
+            return AdapterChange(command.rid, self._adapters.unload(command.name), leaves=True)
+        except NbgenError as error:
+            words = writable(error.message)
+        except Exception:  # whatever is in somebody's folder is no end of ours
+            log.exception("adapter %s", command.name)
+            words = "the adapter cannot be read; the server's log says why"
+        self._answer(AdapterState(rid=command.rid, name=command.name, error=words))
+        return None
+
+    def apply(self, change: AdapterChange) -> None:
+        """Have the adapter in the model, or forget it."""
+        if change.leaves:
+            self._leaving.append(change)
+            return
+        name = change.adapter.name
+        try:
+            self._engine.install(change.adapter)
+        except Exception as error:  # memory may be full; those who run go on
+            log.exception("adapter %s", name)
+            self._adapters.forget(change.adapter)
+            full = memory.ran_out(error)
+            why = "does not fit into the device's memory" if full else "cannot be used; the server's log says why"
+            words, status = f"the adapter {name!r} {why}", 503 if full else 400
+            self._answer(AdapterState(rid=change.rid, name=name, error=words, status=status))
+        else:
+            self._answer(AdapterState(rid=change.rid, name=name))
+
+    def let_go(self) -> None:
+        """Take the leaving adapters out that nobody uses any more."""
+        for change in [change for change in self._leaving if not self._engine.uses(change.adapter)]:
+            self._leaving.remove(change)
+            try:
+                self._engine.remove(change.adapter)
+            except Exception:  # there was no memory to move the others; what is left of it goes with the next change
+                log.exception("adapter %s could not be taken out", change.adapter.name)
+            self._answer(AdapterState(rid=change.rid, name=change.adapter.name))
