@@ -6,14 +6,12 @@ import os
 import secrets
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.browser.lab import LAB_OPTIONS, end, save_notebook
+from tests.browser.lab import LAB_OPTIONS, await_answer, end, save_notebook
 from tests.conftest import PATIENCE, free_port
 
 PASSWORD = "open sesame"
@@ -66,7 +64,8 @@ class Hub:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub"], stdout=log, stderr=log, cwd=folder, env=environment
             )
-        self._wait()
+        health = f"{self.url}hub/health"
+        await_answer(lambda: urllib.request.urlopen(health, timeout=5).close(), self._process, self.log)
 
     def write(self, user: str, name: str, *cells: str) -> None:
         """A notebook of code cells in the user's home."""
@@ -85,14 +84,3 @@ class Hub:
     def stop(self) -> None:
         """End the hub, its proxy and every server."""
         end(self._process)
-
-    def _wait(self) -> None:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{self.url}hub/health", timeout=5).close()
-                return
-            except (OSError, urllib.error.HTTPError):
-                if self._process.poll() is not None:
-                    break
-                time.sleep(0.1)
-        raise RuntimeError(f"JupyterHub did not start:\n{self.log.read_text()[-3000:]}")

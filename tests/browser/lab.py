@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class Lab:
     def begin(self) -> None:
         """Also again, once it is gone."""
         self._process = self._start(*self._given)
-        self._wait()
+        await_answer(lambda: self.get("api"), self._process, self.log)  # the one route that asks for no login
 
     def crash(self) -> None:
         """Gone without a word."""
@@ -142,17 +142,6 @@ class Lab:
         file = self.folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-
-    def _wait(self) -> None:
-        for _ in range(600):
-            try:
-                self.get("api")  # the one route that asks for no login
-                return
-            except OSError:
-                if self._process.poll() is not None:
-                    break
-                time.sleep(0.1)
-        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
 
 class Notebook:
@@ -261,6 +250,18 @@ def save_notebook(path: Path, *cells: str) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, path)
+
+
+def await_answer(ask: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the server does what is asked of it; its last words where it does not."""
+    late = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < late:
+        try:
+            ask()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"it did not start:\n{log.read_text()[-3000:]}")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ class Proxy:
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
+        self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -35,9 +36,12 @@ class Proxy:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0.1)  # sockets close in later turns of the loop
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = await reader.readuntil(b"\r\n\r\n")
             if head.split(b" ", 2)[1].startswith(self._target.path.encode()):
@@ -49,6 +53,7 @@ class Proxy:
     async def _relay(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Both ways, until one side has said all."""
         there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+        self._writers.append(back)
         first, rest = head.split(b"\r\n", 1)
         back.write(first + b"\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: http\r\n" + rest)
         ways = [asyncio.create_task(_pass(reader, back)), asyncio.create_task(_pass(there, writer))]

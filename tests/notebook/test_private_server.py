@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import nbgen
@@ -23,7 +22,7 @@ from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
 from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.private_server import PrivateServer
-from tests.conftest import PATIENCE, wait_for
+from tests.conftest import PATIENCE, gone, wait_for
 
 
 def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_starting(
@@ -119,7 +118,7 @@ def test_the_folder_goes_with_a_server_whose_process_was_killed() -> None:
     said = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, encoding="utf-8", check=False).stdout
     folder, pid = said.split()
     wait_for(lambda: not Path(folder).exists(), "the folder is gone")
-    wait_for(lambda: not psutil.pid_exists(int(pid)), "the server is gone")
+    wait_for(lambda: gone(int(pid)), "the server is gone")
 
 
 def test_an_interrupt_does_not_wait_for_a_server_that_is_slow_to_start(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import psutil
 import pytest
 from jupyter_server.serverapp import ServerApp
 from traitlets import TraitError
@@ -18,6 +17,7 @@ from nbgen.server.app import NbgenApp
 from nbgen.server.launch_options import REFUSED
 from nbgen.server.standalone import StandaloneServerApp
 from nbgen.sse import Decoder
+from tests.conftest import gone
 from tests.server.conftest import BUSY, Server, wait_for
 from tests.server.test_app import run
 from tests.server.triton import TOKEN_METADATA, grpc_address
@@ -262,6 +262,6 @@ def test_a_closed_terminal_stops_it_in_good_order_and_a_second_signal_at_once(
     assert found[-1].data == "[DONE]"
     assert "the server is stopping" in found[-2].data
     assert server.stop(0) == 0
-    assert not psutil.pid_exists(engine.pid)
+    assert gone(engine.pid)
     assert not repository.exists()
     assert not list(server.runtime.glob("*.json"))
