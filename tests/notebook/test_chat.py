@@ -141,13 +141,22 @@ def test_an_answer_that_fails_is_told_to_who_waits(chat: Chat, monkeypatch: pyte
     chat.ask("x" * 20_000)
     with pytest.raises(InvalidRequest, match="16384"):
         chat.wait()
+    assert_goes_on(chat)
     monkeypatch.setattr("nbgen.notebook.session._client", None)
     client = nbgen.connect(own.url.removesuffix("nbgen/"), own.token, kind="openai")
     chat.chat = "of another kind"
     chat.ask("x" * 20_000)
     with pytest.raises(InvalidRequest, match="16384"):
         chat.wait()
+    assert_goes_on(chat)
     client.close()
+
+
+def assert_goes_on(chat: Chat) -> None:
+    """What failed is no part of the next question, which would fail by it, too."""
+    chat.ask("shorter")
+    chat.wait()
+    assert [turn["content"] for turn in chat.messages[:-1]] == ["be short", "shorter"]
 
 
 def test_who_waits_gets_the_answer(chat: Chat, connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
