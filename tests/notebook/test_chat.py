@@ -230,8 +230,9 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     panel, transcript = notebook.cells[0].outputs
     assert panel.data["text/plain"].startswith("The chat panel needs the kernel")
     assert transcript.data["text/plain"].startswith("You: hello\n\nModel: ")
+    assert transcript.data["text/markdown"].startswith("<details open><summary>Transcript: 2 messages")
     _, comparison = notebook.cells[2].outputs
-    assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
+    assert "<details open><summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
     assert "top_p 0.5: " in comparison.data["text/plain"]
     assert notebook.cells[3].outputs[0].text == "The chat panel has been closed.\n"
     assert float(notebook.cells[4].outputs[0].text) < 60, "nobody waits for a page"
