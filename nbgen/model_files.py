@@ -32,6 +32,9 @@ WITHOUT_VOCABULARY = ("byt5", "canine", "perceiver")
 #: What the hub takes as OWNER/NAME, besides `_is_hub_id`.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<=\w)", re.ASCII)
 HUB_ID_LENGTH = 96
+HUB_PAGE = re.compile(rf"(?:huggingface\.co|hf\.co)/({HUB_ID.pattern})", re.ASCII)
+#: What had no owner on the hub once, where old names still lead to it.
+OWNED = {"gpt2": "openai-community/gpt2", "distilgpt2": "distilbert/distilgpt2", BUNDLED: BUNDLED}
 
 #: Names, sizes and times of the files in a folder.
 Stamp = frozenset[tuple[str, int, int]]
@@ -52,8 +55,9 @@ def model_folder(name: str) -> Path | None:
     except (RuntimeError, ValueError):  # the latter of a NUL in it
         raise ModelError(f"{name!r} names the home of a user that there is not") from None
     if not _is_hub_id(name):
-        meant = f"; did you mean {BUNDLED}?" if get_close_matches(name, [BUNDLED]) else ""
-        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either{meant}")
+        meant = [found[1]] if (found := HUB_PAGE.search(name)) else get_close_matches(name, OWNED, 1)
+        words = "".join(f"; did you mean {OWNED.get(known, known)}?" for known in meant)
+        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either{words}")
     return None
 
 

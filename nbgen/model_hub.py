@@ -16,11 +16,19 @@ TRUE = ("1", "ON", "YES", "TRUE")
 
 
 def check(name: str) -> None:
-    """Raises ModelError for what is no model's name or folder, and for a hub id if neither it nor the hub is there."""
-    if model_files.check(name) is not None or _cached(name):
+    """Raises ModelError for what is no model's name or folder, and for a hub id if neither it nor the hub is there.
+
+    A copy that is not whole is loaded where the rest can be downloaded.
+    """
+    if model_files.check(name) is not None:
+        return
+    offline = _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE")
+    if _cached(name):
+        if offline and (state := commit(name)):
+            model_files.check_files(_copy(name) / "snapshots" / state, f"the local copy of {name}")
         return
     absent = f"{name!r} is not in the local cache, and"
-    if _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"):
+    if offline:
         raise ModelError(f"{absent} HF_HUB_OFFLINE keeps it from being downloaded")
     status = _status(name)
     if status is None:

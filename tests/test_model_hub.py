@@ -59,7 +59,12 @@ def test_what_is_not_here_is_refused_where_the_hub_is_not_either(cache: Path, mo
     here = cache / "models--meta-llama--Llama-3" / "snapshots" / "0a1b"
     here.mkdir(parents=True)
     (here / "config.json").write_text("{}")
+    (refs := here.parents[1] / "refs").mkdir()
+    (refs / "main").write_text("0a1b")
     model_hub.check("meta-llama/Llama-3")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="the local copy of meta-llama/Llama-3 has no model_type"):
+        model_hub.check("meta-llama/Llama-3")
 
 
 def test_what_the_hub_does_not_have_is_refused(hub: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,8 @@ class Chat(Turns, Panel):
         """Send `text` as if it had been typed into the panel; returns before the answer is there, which `wait` returns.
 
         An answer that is still being written is waited for first, functions that it calls included, so that questions
-        in a row follow each other. Images, sounds and videos are what `nbgen.generate` takes.
+        in a row follow each other; a question that got none is left out, as in the panel. Images, sounds and videos are
+        what `nbgen.generate` takes.
         """
         asked = question(text, media_parts(images, audio, videos))
         while True:
@@ -114,6 +115,8 @@ class Chat(Turns, Panel):
                 if self._live():  # another thread has asked
                     continue
                 turns = [turn for turn in self.turns if turn["role"] != "system"]
+                while turns and turns[-1]["role"] == "user":  # it got no answer
+                    turns.pop()
                 self._begin(chat_messages(answered([*turns, asked]), self.system or None))
                 return
 

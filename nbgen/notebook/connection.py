@@ -252,7 +252,8 @@ class Connection:
                 "SSL_CERT_FILE in the environment names a file of those that it shall"
             )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return ServerNotFound(f"nothing answers at {self.url}")
+            meant = " with TLS: is it http:// there?" if "ssl" in str(error).lower() else ""
+            return ServerNotFound(f"nothing answers at {self.url}{meant}")
         if isinstance(error, httpx.TimeoutException):
             return NoAnswer(f"{self.url} did not answer in time")
         return NoAnswer(f"the connection to {self.url} was lost")

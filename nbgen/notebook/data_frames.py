@@ -3,6 +3,7 @@
 Tables of polars are known by what they have.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, TypeGuard
 
@@ -10,9 +11,13 @@ from nbgen.errors import NbgenError
 
 
 def import_pandas(name: str) -> Any:
-    """The library, for the function of this name. Raises NbgenError where it is not installed."""
+    """The library, for the function of this name. Raises NbgenError where it is not installed.
+
+    A thread imports it: Ctrl-C in the middle would leave a pandas that works no more until the kernel is started again.
+    """
     try:
-        return import_module("pandas")
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(import_module, "pandas").result()
     except ImportError:
         raise NbgenError(f"{name} returns a pandas DataFrame: pip install pandas") from None
 

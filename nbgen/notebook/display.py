@@ -44,6 +44,11 @@ def in_console() -> bool:
     return in_notebook() and not in_page() and bool(_asked().get("content", {}).get("allow_stdin"))
 
 
+def in_report() -> bool:
+    """Whether a program runs the notebook for readers who will see no widget: papermill, nbconvert."""
+    return in_notebook() and not in_page() and not os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
+
+
 def can_change() -> bool:
     """Whether what a cell has shown can be changed."""
     return in_notebook() and not in_console()

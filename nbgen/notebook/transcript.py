@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nbgen.notebook.display import Output
+from nbgen.notebook.display import Output, in_report
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
@@ -24,10 +24,13 @@ DRAWN = 100
 
 
 class Transcript:
-    """Displays one output and changes it later, from any cell or thread."""
+    """Displays one output and changes it later, from any cell or thread. Where nothing else tells what was written, it
+    is not folded: paper has no way to open it.
+    """
 
     def __init__(self) -> None:
         self._output = Output()
+        self._open = False
         self._written: Bundle = _EMPTY
 
     @property
@@ -36,6 +39,7 @@ class Transcript:
 
     def show(self) -> None:
         """One more output, which front ends change together with those of before: empty, or what these have."""
+        self._open = in_report()
         self._output.add(self._written)
 
     def update(self, written: Bundle) -> None:
@@ -48,6 +52,8 @@ class Transcript:
         self._change(_EMPTY)
 
     def _change(self, written: Bundle) -> None:
+        if self._open:
+            written = written | {"text/markdown": written["text/markdown"].replace("<details>", "<details open>", 1)}
         if self.shown:
             self._written = written
             self._output.show(written)

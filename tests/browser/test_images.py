@@ -152,6 +152,8 @@ def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
     for event in ("paste", "drop"):
         assert give(page, event, image("one.png", 1))
         expect(panel.status).to_contain_text("takes text only: images need a model that sees")
+        panel.status.evaluate("status => { status.textContent += ', one that hears, '.repeat(9); }")
+        assert panel.status.evaluate("status => status.scrollWidth <= status.clientWidth"), "all of it is seen"
         expect(page.get_by_role("list", name="Files of this message")).to_be_hidden()
     expect(tab_button).to_be_hidden()
     panel.message.fill("Sum up")

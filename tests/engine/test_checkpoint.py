@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -131,6 +132,20 @@ def test_missing_parts_are_named(folder: Path, tmp_path: Path) -> None:
         find(tmp_path)
     with pytest.raises(ModelError, match="no folder"):
         find(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "Qwen/Qwen3-0.6B"),
+        ("gpt-2", "openai-community/gpt2"),
+        ("distilgpt2", "distilbert/distilgpt2"),
+        ("bundle", "bundled"),
+    ],
+)
+def test_a_name_that_is_almost_one_is_told_what_it_may_mean(name: str, meant: str) -> None:
+    with pytest.raises(ModelError, match=rf"either; did you mean {re.escape(meant)}\?$"):
+        model_files.check(name)
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "model-00001-of-00001.safetensors"])

@@ -141,13 +141,22 @@ def test_an_answer_that_fails_is_told_to_who_waits(chat: Chat, monkeypatch: pyte
     chat.ask("x" * 20_000)
     with pytest.raises(InvalidRequest, match="16384"):
         chat.wait()
+    assert_goes_on(chat)
     monkeypatch.setattr("nbgen.notebook.session._client", None)
     client = nbgen.connect(own.url.removesuffix("nbgen/"), own.token, kind="openai")
     chat.chat = "of another kind"
     chat.ask("x" * 20_000)
     with pytest.raises(InvalidRequest, match="16384"):
         chat.wait()
+    assert_goes_on(chat)
     client.close()
+
+
+def assert_goes_on(chat: Chat) -> None:
+    """What failed is no part of the next question, which would fail by it, too."""
+    chat.ask("shorter")
+    chat.wait()
+    assert [turn["content"] for turn in chat.messages[:-1]] == ["be short", "shorter"]
 
 
 def test_who_waits_gets_the_answer(chat: Chat, connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +230,9 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     panel, transcript = notebook.cells[0].outputs
     assert panel.data["text/plain"].startswith("The chat panel needs the kernel")
     assert transcript.data["text/plain"].startswith("You: hello\n\nModel: ")
+    assert transcript.data["text/markdown"].startswith("<details open><summary>Transcript: 2 messages")
     _, comparison = notebook.cells[2].outputs
-    assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
+    assert "<details open><summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
     assert "top_p 0.5: " in comparison.data["text/plain"]
     assert notebook.cells[3].outputs[0].text == "The chat panel has been closed.\n"
     assert float(notebook.cells[4].outputs[0].text) < 60, "nobody waits for a page"

@@ -91,6 +91,11 @@ def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, page: str) -
         assert client.url == f"{url}{base}nbgen/"
 
 
+def test_a_server_without_tls_is_told_from_none() -> None:
+    with greeting() as url, pytest.raises(ServerNotFound, match=r"nothing answers at .* with TLS: is it http:// there"):
+        open_client(url.replace("http:", "https:"))
+
+
 async def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
     path = tmp_path / "J.sock"
     with greeting_on_socket(path), closing(open_client(f"http+unix://{quote(str(path), safe='')}/")) as client:
