@@ -106,12 +106,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """
         fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
         for name in ("stop", "stop_regex"):
-            if (given := fields.get(name)) is not None:
-                if not isinstance(given, str | list):
-                    raise WrongType(f"{name} must be text or a list of text, got {given!r:.80}", field=name)
-                kept = name == "stop" and empty_stops
-                listed = [given] if isinstance(given, str) else given
-                fields[name] = [text for text in listed if kept or text != ""]
+            if name in fields:
+                fields[name] = _texts(name, fields[name], keeps_empty=name == "stop" and empty_stops)
         fields = {name: value for name, value in fields.items() if value != "" or name not in GRAMMARS}
         if isinstance(fields.get("logit_bias"), Mapping):
             fields["logit_bias"] = _bias(fields["logit_bias"])
@@ -187,6 +183,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             size = len(text.encode())
             _require(size <= MAX_GRAMMAR_BYTES, name, f"{size} bytes", f"at most {MAX_GRAMMAR_BYTES} bytes")
             _require("\0" not in text, name, "a NUL character", "text without NUL characters")
+
+
+def _texts(name: str, given: Any, *, keeps_empty: bool) -> list[Any]:
+    if not isinstance(given, str | list):
+        raise WrongType(f"{name} must be text or a list of text, got {given!r:.80}", field=name)
+    listed = [given] if isinstance(given, str) else given
+    return [text for text in listed if keeps_empty or text != ""]
 
 
 #: name, lowest, highest, whether the lowest itself is refused

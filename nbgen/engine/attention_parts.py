@@ -198,24 +198,26 @@ class AttentionParts(NamedTuple):
             turns = attend.sliding_window is None or attend.is_sliding
         if kind in OF_WINDOWS_ALONE:
             turns = attend.sliding_window is not None
+        rounds, way = (False, HALVES) if kind in STILL else _turns(attend, kind)
         return cls(
-            cached_by(attend),
-            getattr(attend, "num_key_value_groups", 1),
-            head_dim,
-            attend.scaling,
-            [*(NormParts.of(_norm(attend, of)) for of in ("query", "key")), _value_norm(attend)],
-            window(attend),
-            (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
-            None if sinks is None else sinks.detach().float().contiguous(),
-            kind in OPENED,
-            _joined(attend, kind),
-            kind in VALUES_FIRST,
-            turns,
-            *((False, HALVES) if kind in STILL else _turns(attend, kind)),
-            kind in TURNED_FIRST,
-            (getattr(config, "clip_qkv", None) if kind in CLIPPED else None) or 0.0,
-            _stretch(attend) if kind in STRETCHED else None,
-            LatentParts.of(attend) if kind in COMPRESSED else None,
+            number=cached_by(attend),
+            group=getattr(attend, "num_key_value_groups", 1),
+            head_dim=head_dim,
+            scaling=attend.scaling,
+            norms=[*(NormParts.of(_norm(attend, of)) for of in ("query", "key")), _value_norm(attend)],
+            window=window(attend),
+            softcap=(attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
+            sinks=None if sinks is None else sinks.detach().float().contiguous(),
+            opened=kind in OPENED,
+            joined=_joined(attend, kind),
+            values_first=kind in VALUES_FIRST,
+            turns=turns,
+            rounds=rounds,
+            way=way,
+            turned_first=kind in TURNED_FIRST,
+            clip=(getattr(config, "clip_qkv", None) if kind in CLIPPED else None) or 0.0,
+            stretch=_stretch(attend) if kind in STRETCHED else None,
+            latent=LatentParts.of(attend) if kind in COMPRESSED else None,
         )
 
 

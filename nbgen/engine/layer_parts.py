@@ -172,18 +172,18 @@ class LayerParts(NamedTuple):
             raise ValueError("its norms stand behind")
         gives = FEEDS[fed] if fed else None
         return cls(
-            None if attend is None else AttentionParts.of(attend),
-            None if remembers is None else RecurrentParts.of(remembers),
-            products(layer),
-            [NormParts.of(name and getattr(layer, name)) for name in LAYERS[places]],
-            Activation.of(getattr(feed, gives)) if gives else Activation(0),
-            getattr(layer, "residual_multiplier", 1.0),
-            mixture,
-            places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),
-            NormParts.of(getattr(layer, "post_per_layer_input_norm", None)),
-            float(getattr(layer, "layer_scalar", 1.0)),
-            MixingParts.of(layer),
-            _sparsity(feed),
+            attention=None if attend is None else AttentionParts.of(attend),
+            recurrence=None if remembers is None else RecurrentParts.of(remembers),
+            products=products(layer),
+            norms=[NormParts.of(name and getattr(layer, name)) for name in LAYERS[places]],
+            activation=Activation.of(getattr(feed, gives)) if gives else Activation(0),
+            residual=getattr(layer, "residual_multiplier", 1.0),
+            mixture=mixture,
+            beside_attention=places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),
+            given=NormParts.of(getattr(layer, "post_per_layer_input_norm", None)),
+            leaves=float(getattr(layer, "layer_scalar", 1.0)),
+            mixing=MixingParts.of(layer),
+            sparsity=_sparsity(feed),
         )
 
 

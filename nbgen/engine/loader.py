@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import (
@@ -72,6 +72,14 @@ DTYPES: dict[str, torch.dtype | str] = {
 log = logging.getLogger(__name__)
 
 
+class Source(NamedTuple):
+    """A checkpoint: the folder, what its files hold, and how its layers are packed, where that is read here."""
+
+    folder: Path
+    held: dict[str, Entry]
+    packing: Packing | None
+
+
 @dataclass
 class LoadedModel:
     """A model in evaluation mode on its device, with its tokenizer and what its files say about it."""
@@ -89,11 +97,8 @@ class LoadedModel:
 
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     """Load what `config` names. Raises ModelError with words for the owner."""
-    report("finding the model", 0, 0)
-    torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
-    folder = checkpoint.find(config.model, report)
-    held = checkpoint.tensors(folder)
-    packing = _packing(folder, held, config)
+    source = _found(config, report)
+    folder = source.folder
     architecture = _architecture(folder, config.model)
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
@@ -101,9 +106,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         GenerationConfig.from_dict(generation)
     told = embedding_checkpoint.verdicts(folder, config.model)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context, told)
-    with weights_progress(held, checkpoint.weight_bytes(folder), report):
-        auto = _class_of(architecture.model_type)
-        model, parameters = _model(folder, held, packing, config, architecture, auto, report)
+    model, parameters = _model(source, config, architecture, _class_of(architecture.model_type), report)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -112,24 +115,19 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         parameters=parameters,
         weight_bytes=quantization.held_bytes(model),
         processor=processor_folder.processor(folder, model.config, tokenizer.ends),
-        quantization=quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model)),
+        quantization=quantized_checkpoint.kept_as(folder, config.model, source.packing, quantization.kept_bits(model)),
     )
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     """The same for a model that makes vectors, of texts or of scores: without a layer for tokens. Raises ModelError."""
-    report("finding the model", 0, 0)
-    torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
-    folder = checkpoint.find(config.model, report)
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
-    held = checkpoint.tensors(folder)
-    packing = _packing(folder, held, config)
+    source = _found(config, report)
+    folder = source.folder
     tokenizer = _tokenizer(folder, config.model)
     auto = AutoModelForSequenceClassification if embedding_checkpoint.classifies(folder) else AutoModel
-    with weights_progress(held, checkpoint.weight_bytes(folder), report):
-        architecture = _configuration(folder, config.model)
-        model, parameters = _model(folder, held, packing, config, architecture, auto, report)
+    model, parameters = _model(source, config, _configuration(folder, config.model), auto, report)
     said = embedding_checkpoint.longest(folder, config.model)
     most = min(context_length(model.config, config), _positions(model))
     context = min(most, tokenizer.model_max_length, said or sys.maxsize)
@@ -140,14 +138,18 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
         sampling_defaults={},
         parameters=parameters,
         weight_bytes=quantization.held_bytes(model),
-        quantization=quantized_checkpoint.kept_as(folder, config.model, packing, quantization.kept_bits(model)),
+        quantization=quantized_checkpoint.kept_as(folder, config.model, source.packing, quantization.kept_bits(model)),
     )
 
 
-def _packing(folder: Path, held: dict[str, Entry], config: EngineConfig) -> Packing | None:
-    """How the checkpoint's layers are packed, where that is read here. Raises ModelError for what is not."""
-    on_cpu = device.named(config.device).type == "cpu"
-    return quantized_checkpoint.check(folder, held, config.model, config.quantization, on_cpu=on_cpu)
+def _found(config: EngineConfig, report: checkpoint.Report) -> Source:
+    """The checkpoint, with as many threads to read it as there may be. Raises ModelError for what is not read here."""
+    report("finding the model", 0, 0)
+    torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
+    folder = checkpoint.find(config.model, report)
+    held, on_cpu = checkpoint.tensors(folder), device.named(config.device).type == "cpu"
+    packing = quantized_checkpoint.check(folder, held, config.model, config.quantization, on_cpu=on_cpu)
+    return Source(folder, held, packing)
 
 
 def _positions(model: "PreTrainedModel") -> int:
@@ -196,20 +198,15 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
 
 
 def _model(
-    folder: Path,
-    held: dict[str, Entry],
-    packing: Packing | None,
-    config: EngineConfig,
-    architecture: Any,
-    auto: Any,
-    report: checkpoint.Report,
+    source: Source, config: EngineConfig, architecture: Any, auto: Any, report: checkpoint.Report
 ) -> tuple["PreTrainedModel", int]:
-    """The model on its device, and the number of its parameters; `held` are the files' tensors."""
-    on = device.named(config.device)
+    """The model that `auto` makes, on its device, and the number of its parameters."""
+    (folder, held, packing), on = source, device.named(config.device)
     model_size.check_memory(folder, config.quantization, on, config.model)
     with foreign_errors(config.model, "configuration", folder):
         model_size.check(architecture, auto, folder, held, config.model)
-    with foreign_errors(config.model, "weights"):
+    bytes_loaded = weights_progress(held, checkpoint.weight_bytes(folder), report)
+    with foreign_errors(config.model, "weights"), bytes_loaded:
         written_out = packing is None and dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
         dtype = _dtype(config, on, architecture.get_text_config().dtype)

@@ -204,18 +204,17 @@ class ModelParts(NamedTuple):
         if ends == MULTIPLIED:
             factor = part(model, "logit_scale") or part(decoder, "lm_head_multiplier")
             divisor = 1 / (factor or config.logits_scaling)
-        cap = config.final_logit_softcapping if ends == BENT else None
-        norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
+        norm = NormParts.of(part(decoder, *NORMS))
         return cls(
-            norm,
-            norm if around in NORMED else None,
-            scale,
-            hidden,
-            divisor,
-            cap or 0.0,
-            _places(decoder, around),
-            per_layer,
-            MediaTokens.of(model),
+            norm=norm,
+            embedded=norm if around in NORMED else None,
+            embedding=scale,
+            hidden=hidden,
+            divisor=divisor,
+            cap=(config.final_logit_softcapping if ends == BENT else None) or 0.0,
+            places=_places(decoder, around),
+            per_layer=PerLayerParts.of(decoder),
+            media=MediaTokens.of(model),
         )
 
 

@@ -9,7 +9,7 @@ between; and so are embeddings, the last norm and scores, for who knows that the
 import ctypes
 import inspect
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -82,20 +82,12 @@ class NativeDecoder(nn.Module):
         self._fields, self._sizes = self._layers.fields, self._layers.sizes
         self._scales = Scales(1.0, self._layers.residual, 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
-        self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
+        self._alike = _alike(self._layers.parts, self._fields)
         #: The first layer behind which no other brings keys or states: from there on rows that nobody wants are left.
         leaving = max(i for i, layer in enumerate(self._layers.parts) if _brings(layer))
-        #: Of layers from there on, by their window and how many of their heads share a key head.
-        self._left: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
+        self._left = _alike(self._layers.parts[leaving:], self._fields[leaving:])
         #: Which layers attend.
-        self._numbers: list[int] = []
-        for i, (layer, fields) in enumerate(zip(self._layers.parts, self._fields, strict=True)):
-            if layer.attention:
-                shape = layer.attention.window, layer.attention.group
-                self._alike.setdefault(shape, []).append(fields)
-                self._numbers.append(layer.attention.number)
-                if i >= leaving:
-                    self._left.setdefault(shape, []).append(fields)
+        self._numbers = [layer.attention.number for layer in self._layers.parts if layer.attention]
         self._most = max(each.attention.heads * (each.attention.value_dim + 2) for each in self._fields)
         #: The first layer's, in the cache that the layers point to.
         self._keys: weakref.ref[torch.Tensor] | None = None
@@ -275,6 +267,17 @@ class NativeDecoder(nn.Module):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
         self._keys = weakref.ref(pairs[0][0]) if pairs else None
         return True
+
+
+def _alike(
+    parts: Iterable[LayerParts], fields: Iterable[DecoderLayerFields]
+) -> dict[tuple[Window, int], list[DecoderLayerFields]]:
+    """Layers that attend, by their window and how many of their heads share a key head."""
+    found: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
+    for layer, each in zip(parts, fields, strict=True):
+        if layer.attention:
+            found.setdefault((layer.attention.window, layer.attention.group), []).append(each)
+    return found
 
 
 def _brings(layer: LayerParts) -> bool:

@@ -17,11 +17,7 @@ def replace(model: nn.Module, dtype: torch.dtype, name: str) -> None:
     """Leave no tensor of torchao in `model`, which computes in `dtype`. Raises ModelError for those of GPUs alone."""
     for parent in list(model.modules()):
         for place, child in list(parent.named_children()):
-            if (
-                type(child) is nn.Linear
-                and is_torchao(getattr(child, "weight", None))
-                and (layer := _layer(child, dtype)) is not None
-            ):
+            if (layer := _layer(child, dtype)) is not None:
                 setattr(parent, place, layer)
     written: dict[torch.Tensor, nn.Parameter] = {}
     for module in model.modules():
@@ -36,10 +32,12 @@ def is_torchao(weight: object) -> bool:
     return type(weight).__module__.startswith("torchao.")
 
 
-def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
-    """None where the weight is in neither of our formats."""
-    rounded = _rounded(linear.weight)
-    return None if rounded is None else rounded.layer(linear.bias, dtype)
+def _layer(module: nn.Module, dtype: torch.dtype) -> nn.Module | None:
+    """None for what is no linear layer of torchao's, or has a weight in neither of our formats."""
+    if type(module) is not nn.Linear or not is_torchao(getattr(module, "weight", None)):
+        return None
+    rounded = _rounded(module.weight)
+    return None if rounded is None else rounded.layer(module.bias, dtype)
 
 
 def _rounded(weight: Any) -> RoundedWeight | None:

@@ -89,7 +89,7 @@ class Rounds:
             return
         try:
             self._step(run)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C, too: pages hear of it
             self._give_up(run, str(error) if isinstance(error, NbgenError) else INTERRUPTED)
             raise
         finally:

@@ -103,9 +103,7 @@ class Inferences:
             running, ordered = True, not model.spec.decoupled
             if not ordered:
                 before.add_done_callback(lambda _: over.set_result(None))
-                async with aclosing(model.responses(inference)) as responses:
-                    async for response in responses:
-                        await answers.put((await _message(response, inference, model), None))
+                await _put_all(model, inference, answers)
                 return
             answer = await _message(await only_response(model, inference), inference, model), None
         except NbgenError as error:
@@ -131,6 +129,13 @@ async def _split(request: bytes) -> tuple[Any, list[memoryview]]:
     """The message and its tensors. Raises InvalidRequest for what is no message."""
     rest, contents = await off_loop(len(request), protobuf_wire.split, request, kserve_grpc.RAW_INPUTS)
     return await off_loop(len(rest), parsed, service_pb2.ModelInferRequest, rest), contents
+
+
+async def _put_all(model: ServedModel, inference: Inference, answers: asyncio.Queue[Any]) -> None:
+    """Each response as soon as it is there."""
+    async with aclosing(model.responses(inference)) as responses:
+        async for response in responses:
+            await answers.put((await _message(response, inference, model), None))
 
 
 async def _message(response: InferenceResponse, inference: Inference, model: ServedModel) -> bytes:
