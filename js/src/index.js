@@ -40,6 +40,7 @@ function mount(model, host, direct) {
     released.look();
   };
   const close = () => {
+    released.close();
     panel.close();
     own.silence();
   };

@@ -3,12 +3,16 @@
 import { focusOf, h } from "./dom.js";
 
 const RELEASED = "The model's memory is released: nothing can be generated until it is resumed.";
+/** Others resume it, too. */
+const AGAIN_MS = 2000;
 
 export class Released {
   #transport;
   #done;
   #button = h("button", { type: "button", class: "nbgen-small", click: () => this.#resume() }, "Resume");
   #words = h("span");
+  #again;
+  #open = true;
 
   /** `done()` gives the focus back. */
   constructor(transport, done) {
@@ -17,10 +21,17 @@ export class Released {
     this.element = h("div", { class: "nbgen-released nbgen-error", role: "alert", hidden: true }, this.#words, this.#button);
   }
 
-  /** Ask the server, and show what it says. */
+  close() {
+    clearTimeout(this.#again);
+    this.#open = false;
+  }
+
+  /** Ask the server, and show what it says; again and again while that is no good news. */
   async look() {
+    clearTimeout(this.#again);
     const { state } = await this.#transport.model().catch(() => ({}));
     this.#show(state === "released");
+    if (state === "released" && this.#open) this.#again = setTimeout(() => this.look(), AGAIN_MS);
   }
 
   /** An event of the panel's: a refusal may have this cause, and text that comes shows that it is over. */
@@ -33,10 +44,12 @@ export class Released {
     const left = !released && focusOf(this.#button) === this.#button;
     this.element.hidden = !released;
     if (left) this.#done();
-    this.#words.textContent = released ? RELEASED : "";
+    const words = released ? RELEASED : "";
+    if (this.#words.textContent !== words) this.#words.textContent = words; // else it would be read out again
   }
 
   async #resume() {
+    clearTimeout(this.#again);
     this.#words.textContent = "Taking the memory back";
     try {
       await this.#transport.load();

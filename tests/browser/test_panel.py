@@ -266,6 +266,11 @@ def test_released_memory_is_said_and_resumed(lab: Lab, opened: Notebook, panel: 
     expect(panel.message).to_be_focused()
     page.get_by_role("button", name="Retry").click()
     expect(panel.answers.nth(1)).to_contain_text("8 tokens")
+    lab.post("nbgen/release_memory_occupation")
+    panel.ask("three")
+    expect(notice).to_be_visible()
+    lab.post("nbgen/resume_memory_occupation")
+    expect(notice).to_be_hidden()
 
 
 @pytest.mark.parametrize("opened", [{"more": ", height=240"}], indirect=True)

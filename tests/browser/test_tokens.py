@@ -172,9 +172,8 @@ def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_doe
     ]
     texts = [answer.locator(".nbgen-text").inner_text() for answer in answers]
     cell = page.locator(".nbgen-cell").first
-    assert (
-        cell.evaluate("cell => { cell.style.maxHeight = '70px'; cell.scrollTop = 1000; return cell.scrollTop; }") > 20
-    )
+    scrolled = "cell => { cell.style.maxHeight = '70px'; cell.scrollTop = 1000; return cell.scrollTop; }"
+    assert cell.evaluate(scrolled) > 20
     label, seen = page.locator(".nbgen-label").first.bounding_box(), cell.bounding_box()
     assert label["y"] >= seen["y"], "what the setting is stays in sight"
     assert texts[0] == texts[1], "without chance the seed changes nothing"
