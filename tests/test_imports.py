@@ -46,6 +46,7 @@ BOOKKEEPING = {
     "chat_rounds",
     "grammar",
     "grammar_limits",
+    "counted_rules",
     "schema_keywords",
     "structural_tag",
     "json_types",

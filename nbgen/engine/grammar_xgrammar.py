@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import xgrammar
 
+from nbgen.engine.counted_rules import counted, is_marked
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
 from nbgen.engine.json_regex import text_of_string, whole_answer
@@ -93,9 +94,9 @@ class XGrammarBackend:
         match grammar.kind:
             case "json_schema":
                 schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
-                return self._compiler.compile_json_schema(json.dumps(_prepared(schema)), **_written(schema))
+                return self._counting(grammar, json.dumps(_prepared(schema)), **_written(schema))
             case "regex":
-                return self._compiler.compile_regex(whole_answer(grammar.text))
+                return self._counting(grammar, whole_answer(grammar.text))
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
         tag = current(json.loads(grammar.text))
@@ -108,7 +109,14 @@ class XGrammarBackend:
                 part["json_schema"] = _prepared(part["json_schema"], raw=part.get("style") not in (None, "json"))
             if part.get("type") == "json_schema" and part.get("style") in (None, "json"):
                 part.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
-        return self._compiler.compile_structural_tag(json.dumps(tag))
+        return self._counting(grammar, json.dumps(tag))
+
+    def _counting(self, grammar: Grammar, prepared: str, **options: Any) -> xgrammar.CompiledGrammar:
+        """The prepared text of a grammar compiled, with rules for what is counted while an answer is written."""
+        if not is_marked(prepared):
+            return getattr(self._compiler, f"compile_{grammar.kind}")(prepared, **options)
+        made = getattr(xgrammar.Grammar, f"from_{grammar.kind}")(prepared, **options)
+        return self._compiler.compile_grammar(counted(str(made), grammar.text))
 
 
 class CompiledXGrammar:
@@ -187,7 +195,7 @@ def _written(schema: Any) -> dict[str, Any]:
 def _prepared(schema: Any, *, raw: bool = False) -> Any:
     """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in.
 
-    Of `raw` arguments, which are no JSON themselves, it counts any characters.
+    `raw` arguments are no JSON themselves.
     """
     if spaced(schema):  # which it would take for a reason to keep an object empty
         schema = {name: value for name, value in schema.items() if name not in SPACED}
@@ -195,7 +203,7 @@ def _prepared(schema: Any, *, raw: bool = False) -> Any:
     own = {id(each) for each in schema.get("properties", {}).values()} if raw else set[int]()
     for node in schemas(schema):
         low, high = node.get("minLength") or 0, node.get("maxLength")
-        if "pattern" in node or ((low or high is not None) and id(node) not in own):
+        if "pattern" in node or low or high is not None:
             node.pop("minLength", None), node.pop("maxLength", None)
             node["pattern"] = f"^{text_of_string(node.get('pattern', ''), low, high, json=id(node) not in own)}$"
         if named := node.get("patternProperties"):

@@ -2,7 +2,8 @@
 
 xgrammar matches a pattern from a text's beginning to its end, reads over anchors in its midst, and takes JSON as it is
 written: here a schema's pattern may be found anywhere, and a quote, a backslash or a line's end is its escape. Classes
-are ECMAScript's. Lengths become counts where the pattern repeats something. Knows no schema.
+are ECMAScript's. Lengths become counts where the pattern repeats something, and great counts `counted_rules`. Knows no
+schema.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
+from nbgen.engine.counted_rules import MOST, mark_of_class, mark_of_text
 from nbgen.engine.grammar import GrammarError
 
 #: From the first character to the last of each.
@@ -56,8 +58,7 @@ _REFUSED = {
 #: As often as one likes.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
-#: Characters that are counted with their escapes, written out: a count of what is no class takes xgrammar long at every
-#: token. Of more characters none is one that is escaped.
+#: Counts that are written out: to count while an answer is written takes long where few characters are left.
 SINGLY = 24
 
 
@@ -71,7 +72,7 @@ def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json:
     """The regex of what stands between the quotes of a string in which the pattern is found. Raises GrammarError.
 
     `low` and `high` are how many characters it has; unless `json`, they stand there as they are. Where more than
-    `SINGLY` are counted, none is one that JSON escapes.
+    `SINGLY` are counted, none is one that JSON escapes unless it may be any.
     """
     return _Writer(pattern, low, ENDLESS if high is None else high, json=json).whole(anywhere=True)
 
@@ -205,9 +206,7 @@ class _Writer:
             return f"(|{text})"
         if one is text and one.startswith("("):
             return _counted(one, low, high)
-        if high >= ENDLESS:
-            return one + {0: "*", 1: "+"}.get(low, f"{{{low},}}")
-        return f"{one}{{{low},{high}}}"
+        return _repeated(one, low, high)
 
     def _refused(self, why: str) -> GrammarError:
         return GrammarError(f"the pattern {self._pattern!r:.80} {why}, which would not be held to: write it without")
@@ -274,12 +273,24 @@ def _group(text: str) -> str:
 def _counted(one: str, low: int, high: int) -> str:
     """So many of what is no class."""
     plain, _, escaped = one[1:-1].rpartition(r"|\\")
-    if high < ENDLESS:
-        few = high <= SINGLY
-        return one * low + _up_to(one, high - low) if few else f"{plain or one}{{{low},{high}}}"
-    escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
+    if high <= SINGLY:
+        return one * low + _up_to(one, high - low)
     begin = one * low if low <= SINGLY else f"{plain or one}{{{low}}}"
+    if SINGLY < high - low <= MOST and plain == _class(PLAIN):
+        return begin + mark_of_text(high - low)
+    if high < ENDLESS:
+        return _repeated(plain or one, low, high)
+    escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
     return f"{begin}{plain}*({escaped}{plain}*)*" if plain else f"{begin}{one}*"
+
+
+def _repeated(one: str, low: int, high: int) -> str:
+    """So many of a class of characters, or of anything else that ends where it is seen to."""
+    if high >= ENDLESS:
+        return one + {0: "*", 1: "+"}.get(low, f"{{{low},}}")
+    if SINGLY < high - low <= MOST and one.startswith("["):
+        return (f"{one}{{{low}}}" if low else "") + mark_of_class(high - low, one)
+    return f"{one}{{{low},{high}}}"
 
 
 def _up_to(one: str, most: int) -> str:
