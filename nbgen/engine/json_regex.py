@@ -46,9 +46,9 @@ _NO_CLASSES = {sre.CATEGORY_NOT_DIGIT: sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD
 _NO_CLASSES[sre.CATEGORY_NOT_SPACE] = sre.CATEGORY_SPACE
 #: Letters that have another case, where a pattern takes either.
 _CASED = range(0x41, 0x250)
-_SETS = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
-_REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)
-_BEGINS, _ENDS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING), (sre.AT_END, sre.AT_END_STRING)
+SETS = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
+REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)
+BEGINS, ENDS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING), (sre.AT_END, sre.AT_END_STRING)
 _REFUSED = {
     **dict.fromkeys((sre.ASSERT, sre.ASSERT_NOT), "looks around"),
     **dict.fromkeys((sre.GROUPREF, sre.GROUPREF_EXISTS), "refers to a group"),
@@ -83,15 +83,25 @@ def apart(first: str, second: str) -> bool:
     return any(_without(one, other) == _without(one, []) for one, other in pairs)
 
 
+def parsed(pattern: str) -> tuple[list[Item], int]:
+    """The parts of a pattern, and its flags. Raises GrammarError."""
+    found = _read(pattern)
+    return list(found), found.state.flags
+
+
+def _read(pattern: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            return _parser.parse(re.sub(r"(?<!\\)\(\?<(?=[^\W\d])", "(?P<", pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
+
+
 class _Writer:
     def __init__(self, pattern: str, low: int = 0, high: int = ENDLESS, *, json: bool) -> None:
         self._pattern, self._low, self._high, self._json = pattern, low, high, json
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what a later Python may read otherwise
-                self._parsed = _parser.parse(re.sub(r"(?<!\\)\(\?<(?=[^\W\d])", "(?P<", pattern))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
+        self._parsed = _read(pattern)
 
     def whole(self, *, anywhere: bool) -> str:
         flags = self._parsed.state.flags
@@ -105,14 +115,14 @@ class _Writer:
     def beginning(self) -> list[Ranges]:
         """The characters that each text begins with, as far as that is plain to see."""
         items, found = list(self._parsed), list[Ranges]()
-        if not items or items[0][0] is not sre.AT or items[0][1] not in _BEGINS:
+        if not items or items[0][0] is not sre.AT or items[0][1] not in BEGINS:
             return found
         for operation, details in items[1:]:
-            repeated = operation in _REPEATS and details[0] and len(details[2]) == 1
+            repeated = operation in REPEATS and details[0] and len(details[2]) == 1
             operation, details = details[2][0] if repeated else (operation, details)
-            if operation not in _SETS:
+            if operation not in SETS:
                 break
-            found.append(_ranges(operation, details, self._parsed.state.flags))
+            found.append(characters_of(operation, details, self._parsed.state.flags))
             if repeated:
                 break
         return found
@@ -122,9 +132,9 @@ class _Writer:
 
         What an alternative at either end has anchors in is written out for each.
         """
-        while items and items[0][0] is sre.AT and items[0][1] in _BEGINS:
+        while items and items[0][0] is sre.AT and items[0][1] in BEGINS:
             items, before = items[1:], False
-        while items and items[-1][0] is sre.AT and items[-1][1] in _ENDS:
+        while items and items[-1][0] is sre.AT and items[-1][1] in ENDS:
             items, after = items[:-1], False
         for end in (0, len(items) - 1) if items else ():
             choices = _choices(items[end]) if len(items) == 1 or _has_anchor(items[end]) else None
@@ -146,7 +156,7 @@ class _Writer:
             return None
         if self._low <= least and (most <= self._high or self._high == ENDLESS):
             return items
-        giving = [place for place, each in enumerate(items) if each[0] in _REPEATS and len({*widths[place]}) > 1]
+        giving = [place for place, each in enumerate(items) if each[0] in REPEATS and len({*widths[place]}) > 1]
         endless = [place for place in giving if widths[place][1] >= ENDLESS]
         giving = endless or sorted(giving, key=lambda place: widths[place][0] - widths[place][1])[:1]
         rest = [width for place, width in enumerate(widths) if place not in giving]
@@ -173,14 +183,14 @@ class _Writer:
         return "".join(self._item(operation, details, flags) for operation, details in items)
 
     def _item(self, operation: Any, details: Any, flags: int) -> str:
-        if operation in _SETS:
-            return self._set(_ranges(operation, details, flags))
+        if operation in SETS:
+            return self._set(characters_of(operation, details, flags))
         if operation is sre.BRANCH:
             return f"({'|'.join(self._sequence(each, flags) for each in details[1])})"
         if operation is sre.SUBPATTERN:
             _, added, removed, inner = details
             return _group(self._sequence(inner, (flags | added) & ~removed))
-        if operation in _REPEATS:
+        if operation in REPEATS:
             low, high, body = details
             return self._repeat(low, high, body, flags)
         raise self._refused(_REFUSED.get(operation, "cannot be written"))
@@ -201,7 +211,7 @@ class _Writer:
         text = self._sequence(body, flags)
         if not text or high == 0:
             return ""
-        one = text if len(body) == 1 and body[0][0] in _SETS else f"({text})"
+        one = text if len(body) == 1 and body[0][0] in SETS else f"({text})"
         if (low, high) == (0, 1):  # of `(…)?` xgrammar lets the end stand alone if that may be repeated
             return f"(|{text})"
         if one is text and one.startswith("("):
@@ -224,7 +234,7 @@ def _choices(item: Item) -> list[list[Item]] | None:
     return [list(details[3])] if operation is sre.SUBPATTERN and not details[1] and not details[2] else None
 
 
-def _ranges(operation: Any, details: Any, flags: int) -> Ranges:
+def characters_of(operation: Any, details: Any, flags: int) -> Ranges:
     """The characters of which one is taken."""
     if operation is sre.ANY:
         return [(0, LAST)] if flags & sre.SRE_FLAG_DOTALL else _without([(0, LAST)], _LINE_ENDS)
