@@ -11,13 +11,17 @@ import re
 
 from nbgen.engine.grammar import GrammarError
 
-#: Marks are characters of the last plane, which are private: these two, and as many further as are counted.
-_OF_CLASS, _OF_TEXT = 0x100000, 0x108000
+#: Marks are characters of the last plane, which are private: these, and as many further as are counted.
+_OF_CLASS, _OF_RULE, _OF_TEXT = 0x100000, 0x104000, 0x108000
 #: The greatest count that a mark can say.
-MOST = 0x7FFF
+MOST = 0x3FFF
 #: One of them in JSON, or by a name that a pattern or grammar in it has.
 _OWN = re.compile(r"[\U00100000-\U0010ffff]|\\u[dD][bB][c-fC-F]|\\U0010")
-_MARK = re.compile(r'(\[(?:\\.|[^\]\\])*\]) "\\U0010([0-7]\w{3})"|"\\U0010([89a-f]\w{3})"')
+_MARK = re.compile(
+    r'(?P<set>\[(?:\\.|[^\]\\])*\]) "\\U0010(?P<of_class>[0-3]\w{3})"'
+    r'|(?P<rule>\w+) "\\U0010(?P<of_rule>[4-7]\w{3})"'
+    r'|"\\U0010(?P<of_text>[89ab]\w{3})"'
+)
 _LITERAL = r'"\U0010'
 _PLAIN = r"[ !#-[\]-\ud7ff\ue000-\U0010ffff]"
 _HEX = "[0-9a-fA-F]"
@@ -35,6 +39,11 @@ counted_low ::= [dD] [c-fC-F] {_HEX} {_HEX}
 def mark_of_class(count: int, characters: str) -> str:
     """In a pattern: so many characters of a class, at most."""
     return f"{characters}{chr(_OF_CLASS + count)}"
+
+
+def mark_of_rule(count: int, regex: str) -> str:
+    """In a pattern: what matches a regex of no class, of so many characters at most, and what belongs to the last."""
+    return f"{regex}{chr(_OF_RULE + count)}"
 
 
 def mark_of_text(count: int) -> str:
@@ -57,9 +66,9 @@ def counted(ebnf: str, source: str) -> str:
     rules: dict[str, str] = {}
 
     def rule(mark: re.Match[str]) -> str:
-        count = int(mark[2], 16) if mark[1] else int(mark[3], 16) - (_OF_TEXT - _OF_CLASS)
-        body = f"[max_chars={count}] ::= {f'{mark[1]}*' if mark[1] else 'counted_text'}"
-        return rules.setdefault(body, f"counted_{len(rules)}")
+        count = int(mark[mark.lastgroup or ""], 16) & MOST
+        matched = f"{mark['set']}*" if mark["set"] else mark["rule"] or "counted_text"
+        return rules.setdefault(f"[max_chars={count}] ::= {matched}", f"counted_{len(rules)}")
 
     found = _MARK.sub(rule, ebnf)
     if _LITERAL in found or is_marked(source):

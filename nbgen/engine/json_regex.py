@@ -15,7 +15,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from nbgen.engine.counted_rules import MOST, mark_of_class, mark_of_text
+from nbgen.engine.counted_rules import MOST, mark_of_class, mark_of_rule, mark_of_text
 from nbgen.engine.grammar import GrammarError
 
 #: From the first character to the last of each.
@@ -58,6 +58,8 @@ _REFUSED = {
 #: As often as one likes.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
+#: A part that is repeated, as long as it comes to no more than so many characters.
+_COUNTED = "COUNTED"
 #: Counts that are written out: to count while an answer is written takes long where few characters are left.
 SINGLY = 24
 
@@ -172,7 +174,9 @@ class _Writer:
             low = max(low, -(-missing // max(narrow, 1)) if place == giving[0] else 0)
             if low > high or wide >= ENDLESS or narrow == 0:
                 raise self._refused("has no place where its lengths could be counted")
-            items[place] = operation, (low, high, body)
+            left = share - low * wide - (wide - 1)  # of the last one all but a character may be too much
+            counted = place in endless and wide > 1 and SINGLY < left <= MOST
+            items[place] = (_COUNTED, (low, left, body)) if counted else (operation, (low, high, body))
         return items
 
     def _width(self, items: Any) -> tuple[int, int]:
@@ -193,6 +197,10 @@ class _Writer:
         if operation in REPEATS:
             low, high, body = details
             return self._repeat(low, high, body, flags)
+        if operation is _COUNTED:
+            low, left, body = details
+            text = f"({self._sequence(body, flags)})"
+            return text * low + mark_of_rule(left, f"{text}*")
         raise self._refused(_REFUSED.get(operation, "cannot be written"))
 
     def _set(self, ranges: Ranges) -> str:

@@ -22,6 +22,11 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"a": {"b": "c" * 30}, "d": "\n" * 15}],
         ["a" * 31, {"a": {"b": "c" * 31}}],
     ),
+    "a great length of groups": (
+        {"type": "string", "pattern": '^(ab|cd"|e{3})*$', "maxLength": 60},
+        ["ab" * 29, 'cd"' * 14, ""],
+        ["ab" * 31, 'cd"' * 21, "e" * 63, "e" * 59],
+    ),
     "great counts of a class": (
         {"type": "string", "pattern": "^a[a-z]{0,30}b{2,40}.{0,50}a$"},
         ["abba", "a" + "c" * 30 + "bb" + "b" * 38 + "c" * 50 + "a"],
@@ -103,7 +108,7 @@ def test_what_would_not_be_held_to_is_refused_in_words(name: str) -> None:
     check_refused(*REFUSED[name])
 
 
-@pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}])
+@pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}, {"pattern": "^(ab|cd)*$"}])
 def test_many_great_lengths_have_few_states(options: dict[str, Any]) -> None:
     """Each of them takes long to compile, and room, with a large vocabulary."""
     properties = {f"p{length}": {"type": "string", "maxLength": length, **options} for length in range(100, 1000, 100)}
