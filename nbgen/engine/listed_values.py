@@ -8,7 +8,7 @@ from itertools import permutations
 from math import isfinite, perm
 from typing import Any
 
-from nbgen.engine.json_types import listed, steps_within, values_of
+from nbgen.engine.json_types import listed, steps_within
 
 Schema = dict[str, Any]
 #: The keywords.
@@ -43,15 +43,14 @@ def _counts(node: Schema, step: Fraction) -> range | None:
     return range(max(low), min(high) + 1)
 
 
-def without_repeats(node: Schema, seen: Callable[[Any], Any]) -> Schema:
-    """The node without `uniqueItems`, or as it is; `seen` tells what a schema says without references."""
+def without_repeats(node: Schema, values_of: Callable[[Any], list[Any] | None]) -> Schema:
+    """The node without `uniqueItems`, or as it is; `values_of` tells all that match a schema, where it lists them."""
     if node.get("uniqueItems") is not True or "prefixItems" in node:
         return node
     rest = {key: value for key, value in node.items() if key != "uniqueItems"}
     if (most := node.get("maxItems")) is not None and most <= 1:
         return rest
-    items = seen(node.get("items"))
-    values = values_of(items) if isinstance(items, dict) else None
+    values = values_of(node.get("items"))
     plain = values and all(isinstance(each, str | int | None) for each in values)
     if not values or not plain or listed(node.get("type", "array")) != ["array"]:
         return node

@@ -14,7 +14,7 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, pattern_of, resolve, schemas
 from nbgen.engine.json_regex import apart, text_of_string
-from nbgen.engine.json_types import listed, steps_within, types_of_value, with_whole_bounds
+from nbgen.engine.json_types import listed, steps_within, types_of_value, values_of, with_whole_bounds
 from nbgen.engine.listed_values import without_multiples, without_repeats
 from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OPEN, OneOf, Schema, with_tags
@@ -151,7 +151,7 @@ def _rewritten(node: Any, references: _References) -> Any:
         node = others | {"anyOf": references.one_of.exclusive(branches)}
     if isinstance(node.get("$ref"), str):
         node = node | {"$ref": references.place(node["$ref"])}
-    node = without_repeats(without_multiples(_with_values(node)), references.seen)
+    node = without_repeats(without_multiples(_with_values(node)), lambda items: _values_of(references.seen(items)))
     node = _with_required(_with_room(with_whole_bounds(_with_type(node))))
     if implies_length(node):
         node = {key: value for key, value in node.items() if key != "minLength"}
@@ -229,6 +229,10 @@ def _with_values(node: Schema) -> Schema:
         raise _skipped(name, felt)
     node = {key: value for key, value in node.items() if key not in RESTRICTIONS}
     return node | ({"const": values[0]} if name == "const" else {"enum": values})
+
+
+def _values_of(schema: Any) -> list[Any] | None:
+    return values_of(_with_values(schema)) if isinstance(schema, dict) else None
 
 
 def _with_type(node: Schema) -> Schema:

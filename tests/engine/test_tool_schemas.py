@@ -210,9 +210,10 @@ TAKEN: dict[str, Schema] = {
             "days": many({**TEXT, "enum": ["mon", "tue", "wed", "thu", "fri"]}, uniqueItems=True, minItems=1),
             "week": many({"enum": [*range(7)]}, uniqueItems=True, maxItems=3),
             "one": many(WHOLE, maxItems=1, uniqueItems=True),
+            "some": many({"allOf": [{"enum": [1, "a", True, None]}, {"type": ["null", "string"]}]}, uniqueItems=True),
             "cron": {**TEXT, "pattern": r"^(\S+\s){4}\S+$"},
         },
-        *("days", "week", "one", "cron"),
+        *("days", "week", "one", "some", "cron"),
     ),
     "one of two": {**record({"id": TEXT, "name": TEXT}), "anyOf": [{"required": ["id"]}, {"required": ["name"]}]},
     "OpenAPI": record(
