@@ -46,7 +46,7 @@ BOOKKEEPING = {
     "chat_rounds",
     "grammar",
     "grammar_limits",
-    "counted_rules",
+    "marked_rules",
     "json_regex",
     "regex_inclusion",
     "listed_values",

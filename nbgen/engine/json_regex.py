@@ -2,7 +2,7 @@
 
 xgrammar matches a pattern from a text's beginning to its end, reads over anchors in its midst, and takes JSON as it is
 written: here a schema's pattern may be found anywhere, and a quote, a backslash or a line's end is its escape. Classes
-are ECMAScript's. Lengths become counts where the pattern repeats something, and great counts `counted_rules`. Knows no
+are ECMAScript's. Lengths become counts where the pattern repeats something, and great counts `marked_rules`. Knows no
 schema.
 """
 
@@ -15,8 +15,8 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from nbgen.engine.counted_rules import MOST, mark_of_class, mark_of_rule, mark_of_text
 from nbgen.engine.grammar import GrammarError
+from nbgen.engine.marked_rules import MOST, mark_of_class, mark_of_rule, mark_of_text
 
 #: From the first character to the last of each.
 Ranges = list[tuple[int, int]]
@@ -223,7 +223,8 @@ class _Writer:
         if (low, high) == (0, 1):  # of `(…)?` xgrammar lets the end stand alone if that may be repeated
             return f"(|{text})"
         if one is text and one.startswith("("):
-            return _counted(one, low, high)
+            anything = not _without(_without([(0, LAST)], HALVES), characters_of(*body[0], flags))
+            return _counted(one, low, high, anything)
         return _repeated(one, low, high)
 
     def _refused(self, why: str) -> GrammarError:
@@ -288,17 +289,17 @@ def _group(text: str) -> str:
     return f"({text})" if text else ""
 
 
-def _counted(one: str, low: int, high: int) -> str:
-    """So many of what is no class."""
+def _counted(one: str, low: int, high: int, anything: bool) -> str:
+    """So many of what is no class, which may be any character."""
     plain, _, escaped = one[1:-1].rpartition(r"|\\")
     if high <= SINGLY:
         return one * low + _up_to(one, high - low)
     begin = one * low if low <= SINGLY else f"{plain or one}{{{low}}}"
-    if SINGLY < high - low <= MOST and plain == _class(PLAIN):
+    if SINGLY < high - low <= MOST and anything:
         return begin + mark_of_text(high - low)
     if high < ENDLESS:
         return _repeated(plain or one, low, high)
-    escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
+    escaped = CODES if anything else rf"\\{escaped}"
     return f"{begin}{plain}*({escaped}{plain}*)*" if plain else f"{begin}{one}*"
 
 

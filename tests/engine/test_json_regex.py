@@ -46,6 +46,8 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ['C:\\"', "C:\\\nx"],
         ["C:x", "C:\\x"],
     ),
+    "a pattern without quotes": ({"type": "string", "pattern": '^[^"]*$'}, ["", "a\\\n"], ['"', 'a"']),
+    "a pattern without noughts": ({"type": "string", "pattern": r"^[^\x00]{1,90}$"}, ["a" * 90], ["", "\0", "a" * 91]),
     "a pattern of either case": ({"type": "string", "pattern": "(?i)^ab[c-d]$"}, ["aBC"], ["abe"]),
     "a pattern of ASCII with a quote": ({"type": "string", "pattern": '^("|[a-z])+$'}, ['"', 'a"b'], ["", "A"]),
     "a pattern and lengths": (

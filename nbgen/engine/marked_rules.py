@@ -1,27 +1,35 @@
-"""Counts of characters that xgrammar keeps while an answer is written, by rules with `max_chars`.
+"""What xgrammar reads in no schema, but in a grammar's text: counts that it keeps while an answer is written; regexes.
 
 A count that is written out has states to compile, each against the whole vocabulary: of 150,000 tokens 20 seconds for
-four strings of some hundred characters. So a pattern has a mark where a count would stand, and in the grammar's text a
-rule takes the place of the mark. An escape counts as the characters it is written with. Plain Python.
+four strings of some hundred characters; `max_chars` of a rule has none. And a pattern becomes many rules, at whose ends
+each token is tried: 30 ms, where a `Regex` takes microseconds. So a pattern has marks, and in the grammar's text rules
+take the places of the marks. An escape counts as the characters it is written with. Plain Python.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 
 from nbgen.engine.grammar import GrammarError
 
 #: Marks are characters of the last plane, which are private: these, and as many further as are counted.
-_OF_CLASS, _OF_RULE, _OF_TEXT = 0x100000, 0x104000, 0x108000
+_OF_CLASS, _OF_RULE, _OF_TEXT, _OF_REGEX = 0x100000, 0x104000, 0x108000, 0x10C000
 #: The greatest count that a mark can say.
 MOST = 0x3FFF
+#: Regexes that there are marks for.
+MOST_REGEXES = 0x3C00
 #: One of them in JSON, or by a name that a pattern or grammar in it has.
-_OWN = re.compile(r"[\U00100000-\U0010ffff]|\\u[dD][bB][c-fC-F]|\\U0010")
+_OWN = re.compile(r"[\U00100000-\U0010fbff]|\\u[dD][bB]([c-eC-E].|[fF][^fF])|\\U0010")
 _MARK = re.compile(
     r'(?P<set>\[(?:\\.|[^\]\\])*\]) "\\U0010(?P<of_class>[0-3]\w{3})"'
     r'|(?P<rule>\w+) "\\U0010(?P<of_rule>[4-7]\w{3})"'
     r'|"\\U0010(?P<of_text>[89ab]\w{3})"'
+    r'|"\\U0010(?P<of_regex>[c-f]\w{3})"'
 )
+#: A rule that is a mark and no more.
+_ALONE = re.compile(rf"^(?P<name>\w+) ::= \(\((?:{_MARK.pattern})\)\)$", re.MULTILINE)
 _LITERAL = r'"\U0010'
 _PLAIN = r"[ !#-[\]-\ud7ff\ue000-\U0010ffff]"
 _HEX = "[0-9a-fA-F]"
@@ -51,26 +59,36 @@ def mark_of_text(count: int) -> str:
     return chr(_OF_TEXT + count)
 
 
+def mark_of_regex(regex: str, regexes: list[str]) -> str:
+    """In place of a pattern: that regex, one of those that are told with the grammar's text."""
+    if regex not in regexes:
+        regexes.append(regex)
+    return chr(_OF_REGEX + regexes.index(regex))
+
+
 def is_marked(text: str) -> bool:
     """Whether a pattern, or JSON with patterns in it, may have marks."""
     return _OWN.search(text) is not None
 
 
-def counted(ebnf: str, source: str) -> str:
+def with_rules(ebnf: str, source: str, regexes: Sequence[str] = ()) -> str:
     """The text of a grammar with rules in the places of marks.
 
     Raises GrammarError where what it was made of has characters that look like marks.
     """
     if _LITERAL not in ebnf:
         return ebnf
-    rules: dict[str, str] = {}
+    if is_marked(source):
+        raise GrammarError("it has characters of Unicode's last plane, which stand for counts and patterns here")
 
-    def rule(mark: re.Match[str]) -> str:
-        count = int(mark[mark.lastgroup or ""], 16) & MOST
+    def body(mark: re.Match[str]) -> str:
+        number = int(mark[mark.lastgroup or ""], 16) & MOST
+        if mark["of_regex"]:
+            return f" ::= Regex({json.dumps(regexes[number], ensure_ascii=False)})"
         matched = f"{mark['set']}*" if mark["set"] else mark["rule"] or "counted_text"
-        return rules.setdefault(f"[max_chars={count}] ::= {matched}", f"counted_{len(rules)}")
+        return f"[max_chars={number}] ::= {matched}"
 
-    found = _MARK.sub(rule, ebnf)
-    if _LITERAL in found or is_marked(source):
-        raise GrammarError("it counts characters, and has some of Unicode's last plane itself: leave those out")
-    return "\n".join([found, *(name + body for body, name in rules.items()), _TEXT])
+    rules: dict[str, str] = {}
+    found = _ALONE.sub(lambda mark: mark["name"] + body(mark), ebnf)
+    found = _MARK.sub(lambda mark: rules.setdefault(body(mark), f"marked_{len(rules)}"), found)
+    return "\n".join([found, *(name + rule for rule, name in rules.items()), _TEXT])
