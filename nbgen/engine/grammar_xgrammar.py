@@ -16,7 +16,7 @@ import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
-from nbgen.engine.json_regex import ESCAPED, text_of_string, whole_answer
+from nbgen.engine.json_regex import ESCAPED, by_bytes, text_of_string, whole_answer
 from nbgen.engine.marked_rules import MOST_REGEXES, is_marked, mark_of_regex, with_rules
 from nbgen.engine.schema_dates import with_dates
 from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
@@ -233,5 +233,5 @@ def _with_shared_strings(schema: Any, own: set[int]) -> Any:
 def _pattern(text: str, regexes: list[str]) -> str:
     """A pattern of a whole text, or a mark for it; the states of a great count would each try all tokens."""
     if not is_marked(text) and not GREAT.search(text) and len(regexes) < MOST_REGEXES:
-        text = mark_of_regex(text.removesuffix(ESCAPED), regexes)
+        text = mark_of_regex(by_bytes(text.removesuffix(ESCAPED)), regexes)
     return f"^{text}$"

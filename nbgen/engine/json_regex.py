@@ -35,6 +35,8 @@ CODES = rf'\\(["\\/bfnrt]|{_CODE}|{_PAIR})'
 #: Nothing, without which xgrammar reads a regex of ASCII in another way, which takes no escape beside other characters.
 ESCAPED = "é{0}"
 HALVES: Ranges = [(0xD800, 0xDFFF)]
+#: Characters of one byte of UTF-8, of two, and so on.
+_OF_BYTES: Ranges = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, LAST)]
 _LINE_ENDS: Ranges = [(10, 10), (13, 13), (0x2028, 0x2029)]
 _SPACES: Ranges = [(9, 13), (32, 32), (0xA0, 0xA0), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
 _CLASSES: dict[Any, Ranges] = {
@@ -77,6 +79,18 @@ def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json:
     `SINGLY` are counted, none is one that JSON escapes unless it may be any.
     """
     return _Writer(pattern, low, ENDLESS if high is None else high, json=json).whole(anywhere=True)
+
+
+def by_bytes(regex: str) -> str:
+    """The regex with a class for each number of UTF-8's bytes: an automaton of one takes more than is UTF-8."""
+
+    def parts(found: re.Match[str]) -> str:
+        ((operation, details),), flags = parsed(found[0])
+        own = characters_of(operation, details, flags)
+        classes = [_class(part) for each in _OF_BYTES if (part := _without(own, _without([(0, LAST)], [each])))]
+        return classes[0] if len(classes) == 1 else f"({'|'.join(classes)})"
+
+    return re.sub(r"\[(?:\\.|[^\]\\])*\]", parts, regex)
 
 
 def apart(first: str, second: str) -> bool:
@@ -223,7 +237,8 @@ class _Writer:
         if (low, high) == (0, 1):  # of `(…)?` xgrammar lets the end stand alone if that may be repeated
             return f"(|{text})"
         if one is text and one.startswith("("):
-            anything = not _without(_without([(0, LAST)], HALVES), characters_of(*body[0], flags))
+            operation, details = body[0]
+            anything = not _without(_without([(0, LAST)], HALVES), characters_of(operation, details, flags))
             return _counted(one, low, high, anything)
         return _repeated(one, low, high)
 

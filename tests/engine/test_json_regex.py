@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import pytest
+import xgrammar
 
 from nbgen.engine.grammar import Grammar
+from nbgen.engine.grammar_xgrammar import XGrammarBackend
 from tests.engine.test_xgrammar_schema import BYTES, CLOSED, check_enforced, check_refused
 
 #: A schema, values that it takes, values that it does not.
@@ -122,3 +124,13 @@ def test_many_great_lengths_have_few_states(options: dict[str, Any]) -> None:
         Grammar("regex", "|".join(f"[a-z]{{3,{length}}}" for length in range(100, 1000, 100))),
     ):
         assert BYTES.load(BYTES.compile(grammar)).num_bytes < 200_000
+
+
+@pytest.mark.parametrize("schema", [{"maxLength": 1}, {"maxLength": 90}, {"pattern": "^[^x]$"}, {"minLength": 1}])
+def test_what_is_no_character_of_utf8_is_none_of_a_string(schema: dict[str, Any]) -> None:
+    backend = XGrammarBackend(xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]), [])
+    compiled = backend.load(backend.compile(Grammar("json_schema", json.dumps({"type": "string", **schema}))))
+    for text in ("é", "ࠀ", "\ud7ff", "\ue000", "𐀀", "\U0010ffff"):
+        assert compiled.matcher().num_allowed(f'"{text}'.encode()) == 1 + len(text.encode())
+    for wrong in (b"\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80"):
+        assert compiled.matcher().num_allowed(b'"' + wrong) <= len(wrong)
