@@ -21,12 +21,12 @@ MOST = 0x3FFF
 #: Regexes that there are marks for.
 MOST_REGEXES = 0x3C00
 #: One of them in JSON, or by a name that a pattern or grammar in it has.
-_OWN = re.compile(r"[\U00100000-\U0010fbff]|\\u[dD][bB]([c-eC-E].|[fF][^fF])|\\U0010")
+_OWN = re.compile(r"[\U00100000-\U0010fbff]|\\u[dD][bB]([c-eC-E].|[fF][^fF])|\\U0010(?![fF][c-fC-F])")
 _MARK = re.compile(
     r'(?P<set>\[(?:\\.|[^\]\\])*\]) "\\U0010(?P<of_class>[0-3]\w{3})"'
     r'|(?P<rule>\w+) "\\U0010(?P<of_rule>[4-7]\w{3})"'
     r'|"\\U0010(?P<of_text>[89ab]\w{3})"'
-    r'|"\\U0010(?P<of_regex>[c-f]\w{3})"'
+    r'|"\\U0010(?P<of_regex>(?:[c-e]\w|f[0-9ab])\w\w)"'
 )
 #: A rule that is a mark and no more.
 _ALONE = re.compile(rf"^(?P<name>\w+) ::= \(\((?:{_MARK.pattern})\)\)$", re.MULTILINE)

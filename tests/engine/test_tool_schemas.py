@@ -197,8 +197,9 @@ TAKEN: dict[str, Schema] = {
                 *("lat", "lon"),
             ),
             "lang": {**TEXT, "pattern": "^[a-z]{2}(-[A-Z]{2})?$"},
+            "signs": {**TEXT, "pattern": r"^[ \U00010000-\U0010FFFF]{1,30}$"},
         },
-        *("query", "near", "lang"),
+        *("query", "near", "lang", "signs"),
     ),
     "what contains itself": record(
         {"type": {**TEXT, "enum": ["div", "button"]}, "label": TEXT, "children": many({"$ref": "#"})},
