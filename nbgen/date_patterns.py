@@ -1,4 +1,4 @@
-"""Dates, times, durations and addresses as JSON has them, as patterns that only what there can be matches.
+"""Dates, times, durations, addresses and other formats that JSON has, as patterns that only what there can be matches.
 
 Seconds have at most six decimals, which Python reads, and years four digits; a duration counts up to six digits of each
 unit, for a model that loves digits must get on. Knows no schema.
@@ -24,11 +24,38 @@ ADDRESS = (
     rf"^[A-Za-z][a-z0-9+]{{1,9}}://(({_LABEL}\.){{0,3}}[A-Za-z]{{1,20}}|({_BYTE}\.){{3}}{_BYTE})(:[1-9][0-9]{{0,3}})?"
     r"($|[/?#]([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-F]{2})*$)"
 )
-#: By the formats of JSON schemas, which RFC 3339 defines; and addresses, whose numbers begin with no zero.
+_HEX = "[0-9a-fA-F]"
+_UUID = f"^{_HEX}{{8}}-{_HEX}{{4}}-%s{_HEX}{{3}}-%s{_HEX}{{3}}-{_HEX}{{12}}$"
+_ALPHABETS = {"base64": "[A-Za-z0-9+/]", "base64url": "[A-Za-z0-9_-]"}
+_ATOM, _LETTER = "[A-Za-z0-9_+-]", "[A-Za-z0-9]"
+
+
+def email(least: int, most: int | None) -> str | None:
+    """Addresses of so many characters, each side of which may have half of them; None for lengths that few have."""
+    half = (min(most or 143, 143) - 17) // 2  # no more than 63: a label of a host has no more
+    if half < 20 or least > len("a@b.cd"):
+        return None
+    part = (half - 1) // 2
+    name, host = (
+        f"({one}{{1,{half}}}|{one}{{1,{part}}}{joint}{one}{{1,{part}}})"
+        for one, joint in ((_ATOM, r"\."), (_LETTER, "[.-]"))
+    )
+    return rf"^{name}@{host}\.([A-Za-z]{{2,4}}\.)?[A-Za-z]{{2,10}}$"
+
+
+#: By the formats of JSON schemas, which RFC 3339 defines; addresses, whose numbers begin with no zero; and pydantic's.
 OF_FORMATS = {
     "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",
+    "uuid": _UUID % (_HEX, _HEX),
+    **{f"uuid{version}": _UUID % (version, "[89abAB]") for version in range(1, 9)},
+    **{name: f"^({one}{{4}})*({one}{{2}}==|{one}{{3}}=)?$" for name, one in _ALPHABETS.items()},
     "date": f"^{DAY}$",
     "time": f"^{CLOCK}{ZONE}$",
     "date-time": f"^{DAY}T{CLOCK}{ZONE}$",
     "duration": f"^P({_DAYS}|{_HOURS}|{_COUNT}W)$",
+}
+#: What is of a format as well, where a pattern beside it does not take all that the one above does.
+NARROWER = {
+    "uuid": _UUID % ("[1-8]", "[89abAB]"),
+    "date-time": f"^{DAY}T{CLOCK}Z$",
 }

@@ -38,7 +38,8 @@ STRING_FORMATS = frozenset(
     {
         *("date", "date-time", "duration", "time"),
         *("email", "hostname", "ipv4", "ipv6", "uri", "uri-reference", "uri-template"),
-        *("json-pointer", "relative-json-pointer", "uuid"),
+        *("json-pointer", "relative-json-pointer", "base64", "base64url"),
+        *("uuid", *(f"uuid{version}" for version in range(1, 9))),
     }
 )
 

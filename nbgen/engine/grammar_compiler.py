@@ -14,7 +14,7 @@ from nbgen.engine.grammar_worker import Answer, Start
 from nbgen.engine.worker_process import Halted, WorkerProcess
 from nbgen.errors import NbgenError, Unavailable
 
-#: Of a vocabulary of 150,000 tokens a string of 128 characters at most takes six seconds of one processor.
+#: Of a vocabulary of 150,000 tokens a string of 100 characters at least takes two seconds of one processor.
 COMPILE_SECONDS = 10.0
 CACHE_BYTES = 256 * 2**20
 #: What a cached grammar takes besides what its back end counts.

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from nbgen.date_patterns import ADDRESS, OF_FORMATS
+from nbgen.date_patterns import ADDRESS, NARROWER, OF_FORMATS, email
 from nbgen.engine.grammar import LABELS, Grammar, GrammarError
 from nbgen.engine.json_types import listed
+from nbgen.engine.listed_values import LISTED
+from nbgen.engine.regex_inclusion import within
 from nbgen.engine.schema_keywords import COUNTS, NO_CHARACTER, check_keywords
 from nbgen.engine.structural_tag import current, parts
 from nbgen.sampling_params import STRING_FORMATS
@@ -36,8 +38,7 @@ IGNORED = (
     "then",
     "else",
     "not",
-    "multipleOf",
-    "uniqueItems",
+    *LISTED,
 )
 #: Keywords whose value is a schema, a list of them, or a mapping to them.
 ONE = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "propertyNames")
@@ -46,7 +47,9 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 #: Formats that any string has.
 ANY_TEXT = {"password", "binary", "path", "file-path", "directory-path"}
 #: Formats that no empty string has.
-NEVER_EMPTY = STRING_FORMATS - {"uri-reference", "uri-template", "json-pointer"}
+NEVER_EMPTY = STRING_FORMATS - {"uri-reference", "uri-template", "json-pointer", "base64", "base64url"}
+#: What others call them, or call more than them.
+ALSO_CALLED = {"url": "uri", "iri": "uri", "idn-email": "email", "guid": "uuid", "byte": "base64"}
 
 #: Possessive, and up to the end where no bracket closes a class: each character is read once.
 _ESCAPE_OR_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*+"|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)""", re.DOTALL)
@@ -58,7 +61,7 @@ def check(grammar: Grammar) -> None:
     """Raise GrammarError for a grammar that is not worth compiling."""
     match grammar.kind:
         case "json_schema":
-            check_schema(parsed(grammar))
+            check_schema(parsed(grammar), but=LISTED)
         case "structural_tag":
             _check_parts(parsed(grammar))
         case "regex":
@@ -100,13 +103,13 @@ def check_ebnf(text: str) -> None:
         raise GrammarError(f"it has {rules} rules; at most {MAX_RULES}")
 
 
-def check_schema(schema: Any) -> None:
-    """Depth, counts, references, and keywords that would not be enforced."""
+def check_schema(schema: Any, *, but: tuple[str, ...] = ()) -> None:
+    """Depth, counts, references, and keywords that would not be enforced, `but` for some that are looked at later."""
     _check_depth(schema)
     nodes = list(schemas(schema))
     for node in nodes:
         check_keywords(node)
-        _check_ignored(node)
+        _check_ignored({key: value for key, value in node.items() if key not in but})
         _check_counts(node)
         _check_text(node)
     _check_references(nodes, schema)
@@ -126,7 +129,7 @@ def _check_parts(tag: dict[str, Any]) -> None:
         if part.get("type") == "grammar" and isinstance(part.get("grammar"), str):
             check_ebnf(part["grammar"])
         if isinstance(part.get("json_schema"), dict):
-            check_schema(part["json_schema"])
+            check_schema(part["json_schema"], but=LISTED)
 
 
 def _check_structures(tag: dict[str, Any]) -> None:
@@ -198,16 +201,30 @@ def inside(node: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]
     return node
 
 
+def format_of(node: dict[str, Any]) -> Any:
+    """The node's format by the name that it has here."""
+    form = node.get("format")
+    return ALSO_CALLED.get(form, form) if isinstance(form, str) else form
+
+
 def implies_length(node: dict[str, Any]) -> bool:
     """Whether a string that has the format is as long as it must be: no address is empty."""
-    return node.get("format") in NEVER_EMPTY and node.get("minLength") in (0, 1)
+    return format_of(node) in NEVER_EMPTY and node.get("minLength") in (0, 1)
 
 
 def pattern_of(node: dict[str, Any]) -> str | None:
-    """The pattern that stands for the node's format, beside which lengths can be counted."""
-    if node.get("format") == "uri" and (node.get("maxLength") is not None or (node.get("minLength") or 0) > 1):
-        return ADDRESS
-    return OF_FORMATS.get(node.get("format") or "")
+    """The pattern that stands for the node's format, beside which lengths can be counted, and for its pattern."""
+    form, least, most = format_of(node), node.get("minLength") or 0, node.get("maxLength")
+    asked = node.get("pattern")
+    sized = most is not None or least > 1 or asked
+    found: str | None = OF_FORMATS.get(form or "")
+    if form in ("uri", "email") and sized:
+        found = ADDRESS if form == "uri" else email(least, most)
+    if not isinstance(asked, str):
+        return found
+    if form is not None and form not in STRING_FORMATS:  # which is what the pattern says
+        return asked
+    return next((each for each in (found, NARROWER.get(form or "")) if each and within(each, asked)), None)
 
 
 def _check_ignored(node: dict[str, Any]) -> None:
@@ -224,16 +241,14 @@ def _check_counts(node: dict[str, Any]) -> None:
 def _check_text(node: dict[str, Any]) -> None:
     if isinstance(pattern := node.get("pattern"), str):
         check_regex(pattern)
-    form = node.get("format")
-    if form in ANY_TEXT:
+    if format_of(node) in ANY_TEXT or pattern_of(node):
         return
+    form = format_of(node)
     if isinstance(form, str) and form not in STRING_FORMATS and "string" in listed(node.get("type") or "string"):
         raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(STRING_FORMATS))}")
     given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]
     if implies_length(node):
         given.remove("minLength")
-    if pattern_of(node) and "pattern" not in given:
-        return
     if len(given) > 1 and given[0] == "format":
         raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
-from nbgen.engine.json_regex import text_of_string, whole_answer
+from nbgen.engine.json_regex import ESCAPED, by_bytes, text_of_string, whole_answer
+from nbgen.engine.marked_rules import MOST_REGEXES, is_marked, mark_of_regex, with_rules
 from nbgen.engine.schema_dates import with_dates
 from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 QUICK = 2.5
 #: That compile at once in a process of their own.
 MOST_THREADS = 4
+#: A count of what is no class, of a hundred or more.
+GREAT = re.compile(r"\{(\d+,)?\d{3,},?\}")
 #: Before a grammar that is to be compiled again, which no JSON begins with.
 AGAIN = b"\0"
 
@@ -90,12 +94,13 @@ class XGrammarBackend:
         return CompiledXGrammar(grammar, self._eos_ids, grammar.memory_size_bytes)
 
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
+        regexes = list[str]()
         match grammar.kind:
             case "json_schema":
                 schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
-                return self._compiler.compile_json_schema(json.dumps(_prepared(schema)), **_written(schema))
+                return self._marked(grammar, json.dumps(_prepared(schema, regexes)), regexes, **_written(schema))
             case "regex":
-                return self._compiler.compile_regex(whole_answer(grammar.text))
+                return self._marked(grammar, whole_answer(grammar.text), regexes)
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
         tag = current(json.loads(grammar.text))
@@ -105,10 +110,18 @@ class XGrammarBackend:
             if part.get("type") in OF_SCHEMAS and part.get("json_schema") is None:
                 part["json_schema"] = {}
             if isinstance(part.get("json_schema"), dict):
-                part["json_schema"] = _prepared(part["json_schema"], raw=part.get("style") not in (None, "json"))
+                raw = part.get("style") not in (None, "json")
+                part["json_schema"] = _prepared(part["json_schema"], regexes, raw=raw)
             if part.get("type") == "json_schema" and part.get("style") in (None, "json"):
                 part.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
-        return self._compiler.compile_structural_tag(json.dumps(tag))
+        return self._marked(grammar, json.dumps(tag), regexes)
+
+    def _marked(self, grammar: Grammar, prepared: str, regexes: list[str], **options: Any) -> xgrammar.CompiledGrammar:
+        """The prepared text of a grammar compiled, with rules for its marks."""
+        if not is_marked(prepared):
+            return getattr(self._compiler, f"compile_{grammar.kind}")(prepared, **options)
+        made = getattr(xgrammar.Grammar, f"from_{grammar.kind}")(prepared, **options)
+        return self._compiler.compile_grammar(with_rules(str(made), grammar.text, regexes))
 
 
 class CompiledXGrammar:
@@ -184,10 +197,10 @@ def _written(schema: Any) -> dict[str, Any]:
     return {"any_whitespace": False} if spaced(schema) else {"max_whitespace_cnt": MAX_WHITESPACE}
 
 
-def _prepared(schema: Any, *, raw: bool = False) -> Any:
+def _prepared(schema: Any, regexes: list[str], *, raw: bool = False) -> Any:
     """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in.
 
-    Of `raw` arguments, which are no JSON themselves, it counts any characters.
+    `raw` arguments are no JSON themselves.
     """
     if spaced(schema):  # which it would take for a reason to keep an object empty
         schema = {name: value for name, value in schema.items() if name not in SPACED}
@@ -195,9 +208,30 @@ def _prepared(schema: Any, *, raw: bool = False) -> Any:
     own = {id(each) for each in schema.get("properties", {}).values()} if raw else set[int]()
     for node in schemas(schema):
         low, high = node.get("minLength") or 0, node.get("maxLength")
-        if "pattern" in node or ((low or high is not None) and id(node) not in own):
+        if "pattern" in node or low or high is not None:
             node.pop("minLength", None), node.pop("maxLength", None)
-            node["pattern"] = f"^{text_of_string(node.get('pattern', ''), low, high, json=id(node) not in own)}$"
+            text = text_of_string(node.get("pattern", ""), low, high, json=id(node) not in own)
+            node["pattern"] = _pattern(text, regexes)
         if named := node.get("patternProperties"):
-            node["patternProperties"] = {f"^{text_of_string(name)}$": value for name, value in named.items()}
-    return schema
+            node["patternProperties"] = {_pattern(text_of_string(name), regexes): each for name, each in named.items()}
+    return _with_shared_strings(schema, own)
+
+
+def _with_shared_strings(schema: Any, own: set[int]) -> Any:
+    """Strings of one pattern as references to one definition, which is compiled once."""
+    own = own | {id(schema), *(id(node.get("propertyNames")) for node in schemas(schema))}
+    names: dict[str, str] = {}
+    unlike = max(schema.get("$defs", ()), key=len, default="") if isinstance(schema, dict) else ""
+    for node in [each for each in schemas(schema) if id(each) not in own and each.get("type") == "string"]:
+        if pattern := node.get("pattern"):
+            node.clear()
+            node["$ref"] = f"#/$defs/{names.setdefault(pattern, f'{unlike}string {len(names)}')}"
+    defined = {name: {"type": "string", "pattern": pattern} for pattern, name in names.items()}
+    return schema | {"$defs": schema.get("$defs", {}) | defined} if names else schema
+
+
+def _pattern(text: str, regexes: list[str]) -> str:
+    """A pattern of a whole text, or a mark for it; the states of a great count would each try all tokens."""
+    if not is_marked(text) and not GREAT.search(text) and len(regexes) < MOST_REGEXES:
+        text = mark_of_regex(by_bytes(text.removesuffix(ESCAPED)), regexes)
+    return f"^{text}$"

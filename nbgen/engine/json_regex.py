@@ -2,7 +2,8 @@
 
 xgrammar matches a pattern from a text's beginning to its end, reads over anchors in its midst, and takes JSON as it is
 written: here a schema's pattern may be found anywhere, and a quote, a backslash or a line's end is its escape. Classes
-are ECMAScript's. Lengths become counts where the pattern repeats something. Knows no schema.
+are ECMAScript's. Lengths become counts where the pattern repeats something, and great counts `marked_rules`. Knows no
+schema.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
+from nbgen.engine.marked_rules import MOST, mark_of_class, mark_of_rule, mark_of_text
 
 #: From the first character to the last of each.
 Ranges = list[tuple[int, int]]
@@ -33,6 +35,8 @@ CODES = rf'\\(["\\/bfnrt]|{_CODE}|{_PAIR})'
 #: Nothing, without which xgrammar reads a regex of ASCII in another way, which takes no escape beside other characters.
 ESCAPED = "é{0}"
 HALVES: Ranges = [(0xD800, 0xDFFF)]
+#: Characters of one byte of UTF-8, of two, and so on.
+_OF_BYTES: Ranges = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, LAST)]
 _LINE_ENDS: Ranges = [(10, 10), (13, 13), (0x2028, 0x2029)]
 _SPACES: Ranges = [(9, 13), (32, 32), (0xA0, 0xA0), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
 _CLASSES: dict[Any, Ranges] = {
@@ -44,9 +48,9 @@ _NO_CLASSES = {sre.CATEGORY_NOT_DIGIT: sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD
 _NO_CLASSES[sre.CATEGORY_NOT_SPACE] = sre.CATEGORY_SPACE
 #: Letters that have another case, where a pattern takes either.
 _CASED = range(0x41, 0x250)
-_SETS = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
-_REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)
-_BEGINS, _ENDS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING), (sre.AT_END, sre.AT_END_STRING)
+SETS = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
+REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)
+BEGINS, ENDS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING), (sre.AT_END, sre.AT_END_STRING)
 _REFUSED = {
     **dict.fromkeys((sre.ASSERT, sre.ASSERT_NOT), "looks around"),
     **dict.fromkeys((sre.GROUPREF, sre.GROUPREF_EXISTS), "refers to a group"),
@@ -56,8 +60,9 @@ _REFUSED = {
 #: As often as one likes.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
-#: Characters that are counted with their escapes, written out: a count of what is no class takes xgrammar long at every
-#: token. Of more characters none is one that is escaped.
+#: A part that is repeated, as long as it comes to no more than so many characters.
+_COUNTED = "COUNTED"
+#: Counts that are written out: to count while an answer is written takes long where few characters are left.
 SINGLY = 24
 
 
@@ -71,9 +76,21 @@ def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json:
     """The regex of what stands between the quotes of a string in which the pattern is found. Raises GrammarError.
 
     `low` and `high` are how many characters it has; unless `json`, they stand there as they are. Where more than
-    `SINGLY` are counted, none is one that JSON escapes.
+    `SINGLY` are counted, none is one that JSON escapes unless it may be any.
     """
     return _Writer(pattern, low, ENDLESS if high is None else high, json=json).whole(anywhere=True)
+
+
+def by_bytes(regex: str) -> str:
+    """The regex with a class for each number of UTF-8's bytes: an automaton of one takes more than is UTF-8."""
+
+    def parts(found: re.Match[str]) -> str:
+        ((operation, details),), flags = parsed(found[0])
+        own = characters_of(operation, details, flags)
+        classes = [_class(part) for each in _OF_BYTES if (part := _without(own, _without([(0, LAST)], [each])))]
+        return classes[0] if len(classes) == 1 else f"({'|'.join(classes)})"
+
+    return re.sub(r"\[(?:\\.|[^\]\\])*\]", parts, regex)
 
 
 def apart(first: str, second: str) -> bool:
@@ -82,15 +99,25 @@ def apart(first: str, second: str) -> bool:
     return any(_without(one, other) == _without(one, []) for one, other in pairs)
 
 
+def parsed(pattern: str) -> tuple[list[Item], int]:
+    """The parts of a pattern, and its flags. Raises GrammarError."""
+    found = _read(pattern)
+    return list(found), found.state.flags
+
+
+def _read(pattern: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            return _parser.parse(re.sub(r"(?<!\\)\(\?<(?=[^\W\d])", "(?P<", pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
+
+
 class _Writer:
     def __init__(self, pattern: str, low: int = 0, high: int = ENDLESS, *, json: bool) -> None:
         self._pattern, self._low, self._high, self._json = pattern, low, high, json
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what a later Python may read otherwise
-                self._parsed = _parser.parse(re.sub(r"(?<!\\)\(\?<(?=[^\W\d])", "(?P<", pattern))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
+        self._parsed = _read(pattern)
 
     def whole(self, *, anywhere: bool) -> str:
         flags = self._parsed.state.flags
@@ -104,14 +131,14 @@ class _Writer:
     def beginning(self) -> list[Ranges]:
         """The characters that each text begins with, as far as that is plain to see."""
         items, found = list(self._parsed), list[Ranges]()
-        if not items or items[0][0] is not sre.AT or items[0][1] not in _BEGINS:
+        if not items or items[0][0] is not sre.AT or items[0][1] not in BEGINS:
             return found
         for operation, details in items[1:]:
-            repeated = operation in _REPEATS and details[0] and len(details[2]) == 1
+            repeated = operation in REPEATS and details[0] and len(details[2]) == 1
             operation, details = details[2][0] if repeated else (operation, details)
-            if operation not in _SETS:
+            if operation not in SETS:
                 break
-            found.append(_ranges(operation, details, self._parsed.state.flags))
+            found.append(characters_of(operation, details, self._parsed.state.flags))
             if repeated:
                 break
         return found
@@ -121,9 +148,9 @@ class _Writer:
 
         What an alternative at either end has anchors in is written out for each.
         """
-        while items and items[0][0] is sre.AT and items[0][1] in _BEGINS:
+        while items and items[0][0] is sre.AT and items[0][1] in BEGINS:
             items, before = items[1:], False
-        while items and items[-1][0] is sre.AT and items[-1][1] in _ENDS:
+        while items and items[-1][0] is sre.AT and items[-1][1] in ENDS:
             items, after = items[:-1], False
         for end in (0, len(items) - 1) if items else ():
             choices = _choices(items[end]) if len(items) == 1 or _has_anchor(items[end]) else None
@@ -145,7 +172,7 @@ class _Writer:
             return None
         if self._low <= least and (most <= self._high or self._high == ENDLESS):
             return items
-        giving = [place for place, each in enumerate(items) if each[0] in _REPEATS and len({*widths[place]}) > 1]
+        giving = [place for place, each in enumerate(items) if each[0] in REPEATS and len({*widths[place]}) > 1]
         endless = [place for place in giving if widths[place][1] >= ENDLESS]
         giving = endless or sorted(giving, key=lambda place: widths[place][0] - widths[place][1])[:1]
         rest = [width for place, width in enumerate(widths) if place not in giving]
@@ -161,7 +188,9 @@ class _Writer:
             low = max(low, -(-missing // max(narrow, 1)) if place == giving[0] else 0)
             if low > high or wide >= ENDLESS or narrow == 0:
                 raise self._refused("has no place where its lengths could be counted")
-            items[place] = operation, (low, high, body)
+            left = share - low * wide - (wide - 1)  # of the last one all but a character may be too much
+            counted = place in endless and wide > 1 and SINGLY < left <= MOST
+            items[place] = (_COUNTED, (low, left, body)) if counted else (operation, (low, high, body))
         return items
 
     def _width(self, items: Any) -> tuple[int, int]:
@@ -172,16 +201,20 @@ class _Writer:
         return "".join(self._item(operation, details, flags) for operation, details in items)
 
     def _item(self, operation: Any, details: Any, flags: int) -> str:
-        if operation in _SETS:
-            return self._set(_ranges(operation, details, flags))
+        if operation in SETS:
+            return self._set(characters_of(operation, details, flags))
         if operation is sre.BRANCH:
             return f"({'|'.join(self._sequence(each, flags) for each in details[1])})"
         if operation is sre.SUBPATTERN:
             _, added, removed, inner = details
             return _group(self._sequence(inner, (flags | added) & ~removed))
-        if operation in _REPEATS:
+        if operation in REPEATS:
             low, high, body = details
             return self._repeat(low, high, body, flags)
+        if operation is _COUNTED:
+            low, left, body = details
+            text = f"({self._sequence(body, flags)})"
+            return text * low + mark_of_rule(left, f"{text}*")
         raise self._refused(_REFUSED.get(operation, "cannot be written"))
 
     def _set(self, ranges: Ranges) -> str:
@@ -200,14 +233,14 @@ class _Writer:
         text = self._sequence(body, flags)
         if not text or high == 0:
             return ""
-        one = text if len(body) == 1 and body[0][0] in _SETS else f"({text})"
+        one = text if len(body) == 1 and body[0][0] in SETS else f"({text})"
         if (low, high) == (0, 1):  # of `(…)?` xgrammar lets the end stand alone if that may be repeated
             return f"(|{text})"
         if one is text and one.startswith("("):
-            return _counted(one, low, high)
-        if high >= ENDLESS:
-            return one + {0: "*", 1: "+"}.get(low, f"{{{low},}}")
-        return f"{one}{{{low},{high}}}"
+            operation, details = body[0]
+            anything = not _without(_without([(0, LAST)], HALVES), characters_of(operation, details, flags))
+            return _counted(one, low, high, anything)
+        return _repeated(one, low, high)
 
     def _refused(self, why: str) -> GrammarError:
         return GrammarError(f"the pattern {self._pattern!r:.80} {why}, which would not be held to: write it without")
@@ -225,7 +258,7 @@ def _choices(item: Item) -> list[list[Item]] | None:
     return [list(details[3])] if operation is sre.SUBPATTERN and not details[1] and not details[2] else None
 
 
-def _ranges(operation: Any, details: Any, flags: int) -> Ranges:
+def characters_of(operation: Any, details: Any, flags: int) -> Ranges:
     """The characters of which one is taken."""
     if operation is sre.ANY:
         return [(0, LAST)] if flags & sre.SRE_FLAG_DOTALL else _without([(0, LAST)], _LINE_ENDS)
@@ -271,15 +304,27 @@ def _group(text: str) -> str:
     return f"({text})" if text else ""
 
 
-def _counted(one: str, low: int, high: int) -> str:
-    """So many of what is no class."""
+def _counted(one: str, low: int, high: int, anything: bool) -> str:
+    """So many of what is no class, which may be any character."""
     plain, _, escaped = one[1:-1].rpartition(r"|\\")
-    if high < ENDLESS:
-        few = high <= SINGLY
-        return one * low + _up_to(one, high - low) if few else f"{plain or one}{{{low},{high}}}"
-    escaped = CODES if plain == _class(PLAIN) else rf"\\{escaped}"
+    if high <= SINGLY:
+        return one * low + _up_to(one, high - low)
     begin = one * low if low <= SINGLY else f"{plain or one}{{{low}}}"
+    if SINGLY < high - low <= MOST and anything:
+        return begin + mark_of_text(high - low)
+    if high < ENDLESS:
+        return _repeated(plain or one, low, high)
+    escaped = CODES if anything else rf"\\{escaped}"
     return f"{begin}{plain}*({escaped}{plain}*)*" if plain else f"{begin}{one}*"
+
+
+def _repeated(one: str, low: int, high: int) -> str:
+    """So many of a class of characters, or of anything else that ends where it is seen to."""
+    if high >= ENDLESS:
+        return one + {0: "*", 1: "+"}.get(low, f"{{{low},}}")
+    if SINGLY < high - low <= MOST and one.startswith("["):
+        return (f"{one}{{{low}}}" if low else "") + mark_of_class(high - low, one)
+    return f"{one}{{{low},{high}}}"
 
 
 def _up_to(one: str, most: int) -> str:

@@ -1,6 +1,7 @@
 """The types of JSON values and schemas, and the bounds of numbers, as JSON schema has them. Plain Python."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from math import ceil, floor, inf, isfinite
 from typing import Any
 
@@ -38,6 +39,19 @@ def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     low = max(_given(first, second, minimum=0, exclusiveMinimum=1), default=(-inf, 0))
     high = min(_given(first, second, maximum=0, exclusiveMaximum=-1), default=(inf, 0))
     return low[0] > high[0] or (low[0] == high[0] and low[1] > high[1])
+
+
+def steps_within(schema: Mapping[str, Any], step: Fraction) -> tuple[list[int], list[int]]:
+    """How many steps a number within the bounds is at least and at most; nothing where it has none."""
+    rounds = {"minimum": ceil, "exclusiveMinimum": floor, "maximum": floor, "exclusiveMaximum": ceil}
+    given = {name: schema[name] for name in rounds if isinstance(schema.get(name), int | float)}
+    ends = {
+        name: rounds[name]((Fraction(str(value)) if isinstance(value, float) else value) / step)
+        for name, value in given.items()
+        if not isinstance(value, float) or isfinite(value)
+    }
+    low = [ends[name] + more for name, more in (("minimum", 0), ("exclusiveMinimum", 1)) if name in ends]
+    return low, [ends[name] - less for name, less in (("maximum", 0), ("exclusiveMaximum", 1)) if name in ends]
 
 
 def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:

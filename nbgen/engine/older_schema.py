@@ -17,6 +17,8 @@ def modern(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     given = {key: value for key, value in schema.items() if value is not None or key in VALUES}
+    if given.get("uniqueItems") is False:  # nor does that
+        del given["uniqueItems"]
     return inside(_with_prefix(_with_bounds(given)), modern)
 
 

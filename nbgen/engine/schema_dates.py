@@ -1,10 +1,10 @@
-"""JSON schemas with dates, times, durations and addresses as patterns: no back end holds to them so well by itself."""
+"""JSON schemas with dates, addresses and other formats as patterns: no back end holds to them so well by itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from nbgen.engine.grammar_limits import ANY_TEXT, pattern_of, schemas
+from nbgen.engine.grammar_limits import ANY_TEXT, format_of, pattern_of, schemas
 from nbgen.engine.json_types import listed
 
 
@@ -16,4 +16,6 @@ def with_dates(schema: Any) -> Any:
             node["pattern"] = pattern
         elif node.get("format") in ANY_TEXT:
             del node["format"]
+        elif "format" in node:
+            node["format"] = format_of(node)
     return schema

@@ -28,6 +28,8 @@ KINDS: dict[str, Any] = {
     **dict.fromkeys(("additionalItems", "unevaluatedItems"), Schema),
     **dict.fromkeys(COUNTS, Annotated[int, msgspec.Meta(ge=0)]),
     **dict.fromkeys(("minimum", "maximum"), int | float),
+    "multipleOf": Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0)],
+    "uniqueItems": bool,
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), int | float | bool),
 }
 #: A keyword that is null, as some languages write it, says nothing.

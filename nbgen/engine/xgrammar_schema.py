@@ -6,7 +6,6 @@ it would skip is drawn together where that is simple and means the same, and ref
 """
 
 import json
-import math
 import re
 from fractions import Fraction
 from itertools import combinations
@@ -15,16 +14,17 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, pattern_of, resolve, schemas
 from nbgen.engine.json_regex import apart, text_of_string
-from nbgen.engine.json_types import listed, types_of_value, with_whole_bounds
+from nbgen.engine.json_types import listed, steps_within, types_of_value, values_of, with_whole_bounds
+from nbgen.engine.listed_values import without_multiples, without_repeats
 from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OPEN, OneOf, Schema, with_tags
 from nbgen.engine.schema_keywords import check_keywords
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
 OF_TYPE = {
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "array": ("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems"),
+    "array": ("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems"),
     "object": (
         *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
         *("required", "propertyNames", "minProperties", "maxProperties"),
@@ -77,7 +77,7 @@ class _References:
         #: By reference what is not known, and its name under `$defs` where that was told.
         self._outside: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        self.one_of = OneOf(self._seen, _with_type)
+        self.one_of = OneOf(self.seen, _with_type)
 
     def target(self, reference: str) -> Any:
         """What a reference leads to at last. Raises GrammarError if that is nothing."""
@@ -98,7 +98,7 @@ class _References:
             self._outside[reference] = _modern(found)
         return self._outside[reference]
 
-    def _seen(self, node: Any) -> Any:
+    def seen(self, node: Any) -> Any:
         """What a schema says without references, and with its parts as one. Raises GrammarError."""
         for _ in range(MAX_REFERENCES):
             if not isinstance(node, dict):
@@ -151,7 +151,7 @@ def _rewritten(node: Any, references: _References) -> Any:
         node = others | {"anyOf": references.one_of.exclusive(branches)}
     if isinstance(node.get("$ref"), str):
         node = node | {"$ref": references.place(node["$ref"])}
-    node = _with_values(node)
+    node = without_repeats(without_multiples(_with_values(node)), lambda items: _values_of(references.seen(items)))
     node = _with_required(_with_room(with_whole_bounds(_with_type(node))))
     if implies_length(node):
         node = {key: value for key, value in node.items() if key != "minLength"}
@@ -231,6 +231,10 @@ def _with_values(node: Schema) -> Schema:
     return node | ({"const": values[0]} if name == "const" else {"enum": values})
 
 
+def _values_of(schema: Any) -> list[Any] | None:
+    return values_of(_with_values(schema)) if isinstance(schema, dict) else None
+
+
 def _with_type(node: Schema) -> Schema:
     """Bounds without a type get theirs: whoever writes `minimum` means a number."""
     if any(name in node for name in ("type", *ALONE)):
@@ -249,7 +253,8 @@ def _with_required(node: Schema) -> Schema:
     if "propertyNames" in node and (names or "patternProperties" in node or node.get("required") or closed):
         raise GrammarError("`propertyNames` would not be held to beside named properties, or none: leave it out")
     for pattern in node.get("patternProperties") or ():
-        if both := next((name for name in names if _may_match(pattern, name)), None):
+        meant = _meant(node["patternProperties"][pattern])
+        if both := next((name for name in names if _meant(names[name]) != meant and _may_match(pattern, name)), None):
             raise GrammarError(f"{both!r:.80} is of `properties` and of `patternProperties`: leave one of them out")
     required = node.get("required")
     missing = [name for name in required if name not in names] if isinstance(required, list) else []
@@ -261,6 +266,11 @@ def _with_required(node: Schema) -> Schema:
     return node | {"properties": {**names, **dict.fromkeys(missing, {} if rest is True else rest)}}
 
 
+def _meant(schema: Any) -> str:
+    """What a schema asks, without its remarks."""
+    return _text(_beside(schema, "") if isinstance(schema, dict) else schema)
+
+
 def _may_match(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
@@ -270,7 +280,7 @@ def _may_match(pattern: str, name: str) -> bool:
 
 def _check_patterns(node: Schema) -> None:
     """Raises GrammarError for patterns that strings or names would not be held to."""
-    if pattern := node.get("pattern") or pattern_of(node):
+    if pattern := pattern_of(node) or node.get("pattern"):
         text_of_string(pattern, node.get("minLength") or 0, node.get("maxLength"))
     named = node.get("patternProperties") or {}
     for name in named:
@@ -285,19 +295,9 @@ def _check_patterns(node: Schema) -> None:
 
 def _check_range(node: Schema) -> None:
     """Raises GrammarError for bounds of a number between which none can be written."""
-    low = [math.ceil(each) for each in _bound(node, "minimum")]
-    low += [math.floor(each) + 1 for each in _bound(node, "exclusiveMinimum")]
-    high = [math.floor(each) for each in _bound(node, "maximum")]
-    high += [math.ceil(each) - 1 for each in _bound(node, "exclusiveMaximum")]
+    low, high = steps_within(node, Fraction(1, 10**DECIMALS))
     if "number" in listed(node.get("type", [])) and low and high and max(low) > min(high):
         raise GrammarError(f"no number of at most {DECIMALS} decimals is within its bounds")
-
-
-def _bound(node: Schema, name: str) -> list[Fraction]:
-    """The bound in units of the last digit that is written; none where it is no finite number."""
-    value = node.get(name)
-    known = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return [Fraction(str(value)) * 10**DECIMALS] if known else []
 
 
 def _joined(first: Schema, second: Any, name: str) -> Schema:

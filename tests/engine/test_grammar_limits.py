@@ -19,7 +19,7 @@ def nested(depth: int) -> dict[str, object]:
 
 
 REFUSED = {
-    "keyword": {"type": "array", "uniqueItems": True},
+    "keyword": {"type": "array", "contains": {"type": "null"}},
     "inside": {"properties": {"a": {"anyOf": [{"not": {"type": "null"}}]}}},
     "older keyword": {"type": "object", "dependencies": {"a": ["b"]}},
     "branches": {"if": {"type": "string"}, "then": {"minLength": 1}},

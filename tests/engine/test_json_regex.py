@@ -1,10 +1,14 @@
 """Patterns and lengths of a schema's strings and names are enforced, however JSON writes them, or refused."""
 
+import json
 from typing import Any
 
 import pytest
+import xgrammar
 
-from tests.engine.test_xgrammar_schema import CLOSED, check_enforced, check_refused
+from nbgen.engine.grammar import Grammar
+from nbgen.engine.grammar_xgrammar import XGrammarBackend
+from tests.engine.test_xgrammar_schema import BYTES, CLOSED, check_enforced, check_refused
 
 #: A schema, values that it takes, values that it does not.
 ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
@@ -14,7 +18,22 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["a12", "abb", "a-", "a?"],
     ),
     "the greatest length": ({"type": "string", "maxLength": 3}, ["", 'a"b', "\n\\\t"], ["abcd", '"""\n']),
-    "a great length": ({"type": "string", "maxLength": 501}, ["a" * 501, ""], ["a" * 502]),
+    "a great length": ({"type": "string", "maxLength": 501}, ["a" * 501, "", '"é\n' * 50], ["a" * 502, "\n" * 502]),
+    "a great length of what is anywhere": (
+        {"type": ["object", "string"], "maxLength": 30, "additionalProperties": {"$ref": "#"}},
+        [{"a": {"b": "c" * 30}, "d": "\n" * 15}],
+        ["a" * 31, {"a": {"b": "c" * 31}}],
+    ),
+    "a great length of groups": (
+        {"type": "string", "pattern": '^(ab|cd"|e{3})*$', "maxLength": 60},
+        ["ab" * 29, 'cd"' * 14, ""],
+        ["ab" * 31, 'cd"' * 21, "e" * 63, "e" * 59],
+    ),
+    "great counts of a class": (
+        {"type": "string", "pattern": "^a[a-z]{0,30}b{2,40}.{0,50}a$"},
+        ["abba", "a" + "c" * 30 + "bb" + "b" * 38 + "c" * 50 + "a"],
+        ["abb", "a" + "c" * 31 + "bba", "abbcc" + "c" * 50 + "a", "abb\na"],
+    ),
     "a small length": ({"type": "string", "maxLength": 24}, ["a" * 24, '"' * 24], ["a" * 25, '"' * 25]),
     "lengths": (
         {"type": "string", "minLength": 150, "maxLength": 300},
@@ -29,6 +48,8 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ['C:\\"', "C:\\\nx"],
         ["C:x", "C:\\x"],
     ),
+    "a pattern without quotes": ({"type": "string", "pattern": '^[^"]*$'}, ["", "a\\\n"], ['"', 'a"']),
+    "a pattern without noughts": ({"type": "string", "pattern": r"^[^\x00]{1,90}$"}, ["a" * 90], ["", "\0", "a" * 91]),
     "a pattern of either case": ({"type": "string", "pattern": "(?i)^ab[c-d]$"}, ["aBC"], ["abe"]),
     "a pattern of ASCII with a quote": ({"type": "string", "pattern": '^("|[a-z])+$'}, ['"', 'a"b'], ["", "A"]),
     "a pattern and lengths": (
@@ -64,6 +85,8 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     ),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "what looks like a count": ({"properties": {"a": {"maxLength": 50}, "b": {"const": "\U00100032"}}}, "last plane"),
+    "too great a count": ({"type": "string", "pattern": "^[a-z]*$", "maxLength": 10**6}, "at most"),
     "what is too long without what is counted": ({"pattern": "^a{0,50}b*$", "maxLength": 30}, "could be counted"),
     "what has no end in a group": ({"pattern": "^(a*)b*$", "maxLength": 30}, "could be counted"),
     "a pattern that looks ahead": ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]{3}$"}, "looks around"),
@@ -87,3 +110,27 @@ def test_what_a_text_must_be_is_enforced(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_not_be_held_to_is_refused_in_words(name: str) -> None:
     check_refused(*REFUSED[name])
+
+
+@pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}, {"pattern": "^(ab|cd)*$"}])
+def test_many_great_lengths_have_few_states(options: dict[str, Any]) -> None:
+    """Each of them takes long to compile, and room, with a large vocabulary."""
+    properties = {f"p{length}": {"type": "string", "maxLength": length, **options} for length in range(100, 1000, 100)}
+    schema = {"type": "object", "properties": properties}
+    part = {"type": "json_schema", "style": "qwen_xml", "json_schema": schema}
+    for grammar in (
+        Grammar("json_schema", json.dumps(schema)),
+        Grammar("structural_tag", json.dumps({"type": "structural_tag", "format": part})),
+        Grammar("regex", "|".join(f"[a-z]{{3,{length}}}" for length in range(100, 1000, 100))),
+    ):
+        assert BYTES.load(BYTES.compile(grammar)).num_bytes < 200_000
+
+
+@pytest.mark.parametrize("schema", [{"maxLength": 1}, {"maxLength": 90}, {"pattern": "^[^x]$"}, {"minLength": 1}])
+def test_what_is_no_character_of_utf8_is_none_of_a_string(schema: dict[str, Any]) -> None:
+    backend = XGrammarBackend(xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]), [])
+    compiled = backend.load(backend.compile(Grammar("json_schema", json.dumps({"type": "string", **schema}))))
+    for text in ("é", "ࠀ", "\ud7ff", "\ue000", "𐀀", "\U0010ffff"):
+        assert compiled.matcher().num_allowed(f'"{text}'.encode()) == 1 + len(text.encode())
+    for wrong in (b"\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80"):
+        assert compiled.matcher().num_allowed(b'"' + wrong) <= len(wrong)

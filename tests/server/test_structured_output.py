@@ -150,7 +150,7 @@ def test_openai_response_format(server: Server) -> None:
 
 
 def test_a_schema_that_is_not_strict_is_followed_as_far_as_can_be(server: Server) -> None:
-    letters = {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}
+    letters = {"type": "array", "items": {"pattern": "^[ab]$"}, "maxItems": 3}
 
     def ask(strict: bool) -> Any:
         schema: Any = {**letters, "uniqueItems": True}

@@ -1,0 +1,94 @@
+"""What xgrammar reads in no schema, but in a grammar's text: counts that it keeps while an answer is written; regexes.
+
+A count that is written out has states to compile, each against the whole vocabulary: of 150,000 tokens 20 seconds for
+four strings of some hundred characters; `max_chars` of a rule has none. And a pattern becomes many rules, at whose ends
+each token is tried: 30 ms, where a `Regex` takes microseconds. So a pattern has marks, and in the grammar's text rules
+take the places of the marks. An escape counts as the characters it is written with. Plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from nbgen.engine.grammar import GrammarError
+
+#: Marks are characters of the last plane, which are private: these, and as many further as are counted.
+_OF_CLASS, _OF_RULE, _OF_TEXT, _OF_REGEX = 0x100000, 0x104000, 0x108000, 0x10C000
+#: The greatest count that a mark can say.
+MOST = 0x3FFF
+#: Regexes that there are marks for.
+MOST_REGEXES = 0x3C00
+#: One of them in JSON, or by a name that a pattern or grammar in it has.
+_OWN = re.compile(r"[\U00100000-\U0010fbff]|\\u[dD][bB]([c-eC-E].|[fF][^fF])|\\U0010(?![fF][c-fC-F])")
+_MARK = re.compile(
+    r'(?P<set>\[(?:\\.|[^\]\\])*\]) "\\U0010(?P<of_class>[0-3]\w{3})"'
+    r'|(?P<rule>\w+) "\\U0010(?P<of_rule>[4-7]\w{3})"'
+    r'|"\\U0010(?P<of_text>[89ab]\w{3})"'
+    r'|"\\U0010(?P<of_regex>(?:[c-e]\w|f[0-9ab])\w\w)"'
+)
+#: A rule that is a mark and no more.
+_ALONE = re.compile(rf"^(?P<name>\w+) ::= \(\((?:{_MARK.pattern})\)\)$", re.MULTILINE)
+_LITERAL = r'"\U0010'
+_PLAIN = r"[ !#-[\]-\ud7ff\ue000-\U0010ffff]"
+_HEX = "[0-9a-fA-F]"
+#: The text of a JSON string.
+_TEXT = rf"""
+counted_text ::= {_PLAIN}* counted_rest
+counted_rest ::= "" | "\\" counted_escape {_PLAIN}* counted_rest
+counted_escape ::= ["\\/bfnrt] | "u" counted_code {_HEX} {_HEX} | "u" counted_high "\\u" counted_low
+counted_code ::= [0-9a-cefA-CEF] {_HEX} | [dD] [0-7]
+counted_high ::= [dD] [89abAB] {_HEX} {_HEX}
+counted_low ::= [dD] [c-fC-F] {_HEX} {_HEX}
+"""
+
+
+def mark_of_class(count: int, characters: str) -> str:
+    """In a pattern: so many characters of a class, at most."""
+    return f"{characters}{chr(_OF_CLASS + count)}"
+
+
+def mark_of_rule(count: int, regex: str) -> str:
+    """In a pattern: what matches a regex of no class, of so many characters at most, and what belongs to the last."""
+    return f"{regex}{chr(_OF_RULE + count)}"
+
+
+def mark_of_text(count: int) -> str:
+    """In a pattern: so many characters, at most, of the text of a JSON string, with its escapes."""
+    return chr(_OF_TEXT + count)
+
+
+def mark_of_regex(regex: str, regexes: list[str]) -> str:
+    """In place of a pattern: that regex, one of those that are told with the grammar's text."""
+    if regex not in regexes:
+        regexes.append(regex)
+    return chr(_OF_REGEX + regexes.index(regex))
+
+
+def is_marked(text: str) -> bool:
+    """Whether a pattern, or JSON with patterns in it, may have marks."""
+    return _OWN.search(text) is not None
+
+
+def with_rules(ebnf: str, source: str, regexes: Sequence[str] = ()) -> str:
+    """The text of a grammar with rules in the places of marks.
+
+    Raises GrammarError where what it was made of has characters that look like marks.
+    """
+    if _LITERAL not in ebnf:
+        return ebnf
+    if is_marked(source):
+        raise GrammarError("it has characters of Unicode's last plane, which stand for counts and patterns here")
+
+    def body(mark: re.Match[str]) -> str:
+        number = int(mark[mark.lastgroup or ""], 16) & MOST
+        if mark["of_regex"]:
+            return f" ::= Regex({json.dumps(regexes[number], ensure_ascii=False)})"
+        matched = f"{mark['set']}*" if mark["set"] else mark["rule"] or "counted_text"
+        return f"[max_chars={number}] ::= {matched}"
+
+    rules: dict[str, str] = {}
+    found = _ALONE.sub(lambda mark: mark["name"] + body(mark), ebnf)
+    found = _MARK.sub(lambda mark: rules.setdefault(body(mark), f"marked_{len(rules)}"), found)
+    return "\n".join([found, *(name + rule for rule, name in rules.items()), _TEXT])
