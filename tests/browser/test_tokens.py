@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import until
 
 STREAM = "import nbgen\nstream = nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)\nstream"
 OTHER_KIND = (
@@ -173,7 +174,7 @@ def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_doe
     texts = [answer.locator(".nbgen-text").inner_text() for answer in answers]
     cell = page.locator(".nbgen-cell").first
     scrolled = "cell => { cell.style.maxHeight = '70px'; cell.scrollTop = 1000; return cell.scrollTop; }"
-    assert cell.evaluate(scrolled) > 20
+    until(lambda: cell.evaluate(scrolled) > 20)  # JupyterLab may not have drawn it yet
     label, seen = page.locator(".nbgen-label").first.bounding_box(), cell.bounding_box()
     assert label["y"] >= seen["y"], "what the setting is stays in sight"
     assert texts[0] == texts[1], "without chance the seed changes nothing"
