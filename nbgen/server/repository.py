@@ -57,9 +57,11 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True):
 
 def scan(repository: Path) -> list[Entry]:
     """All models of the folder, the broken ones with their errors. Raises OSError where it cannot be read."""
-    if not repository.is_dir():
+    try:
+        inside = list(repository.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    folders = sorted(path for path in repository.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
+    folders = sorted(path for path in inside if path.is_dir() and NAME.fullmatch(path.name))
     return [entry for folder in folders if (entry := _entry(folder)) is not None]
 
 
