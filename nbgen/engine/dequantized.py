@@ -30,7 +30,15 @@ def ask(architecture: Any, device: torch.device) -> bool:
 
 
 def even(model: "PreTrainedModel") -> None:
-    """Give the weights beside those that were written out their type: transformers leaves these in the file's."""
+    """Give the weights beside those that were written out their type: transformers leaves these in the file's.
+
+    An older one also leaves layers of compressed-tensors their scales, and has them round their inputs.
+    """
+    for module in model.modules():
+        if vars(module).pop("quantization_scheme", None) is not None:
+            vars(module).pop("forward", None)
+            for name in {*module._parameters} - {"weight", "bias"}:
+                delattr(module, name)
     dtype = model.config.dtype
     float32 = () if dtype == torch.float32 else model._keep_in_fp32_modules_strict or ()
     for name, weight in model.named_parameters():

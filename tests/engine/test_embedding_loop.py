@@ -1,16 +1,18 @@
-"""The loop of an embedding model, where its model fails."""
+"""The loop of an embedding model: what it is told beside texts, and where its model fails or takes long."""
 
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from nbgen.commands import ContinueGeneration, PauseGeneration
+from nbgen.commands import AdapterState, ContinueGeneration, LoadAdapter, PauseGeneration
 from nbgen.engine import embedding_loop
 from nbgen.engine.embedding_loop import EmbeddingLoop
-from nbgen.messages import EmbedOutput, EmbedRequest
-from tests.engine.test_loop import Served
+from nbgen.engine_state import EngineStatus
+from nbgen.messages import AbortRequest, EmbedOutput, EmbedRequest, StepOutputs
+from tests.engine.test_loop import PROMPT, Lasting, Served
 
 
 def test_texts_are_tried_alone_once_what_their_batch_computed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +38,76 @@ def test_texts_are_tried_alone_once_what_their_batch_computed_is_let_go(monkeypa
     served.close()
     assert [message.rid for message in heard if isinstance(message, EmbedOutput)] == ["r4", "r5"]
     assert held == [0, 0, 0, 0]
+
+
+@pytest.fixture
+def embedding() -> Iterator[Served]:
+    """A model that embeds everything as zeros."""
+    info = SimpleNamespace(name="zeros", vocab_size=100, context_length=100)
+    model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=lambda ids, _: torch.zeros(len(ids), 2))
+    served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None))
+    yield served
+    served.close()
+
+
+def test_an_embedding_model_says_that_it_takes_no_adapter(embedding: Served) -> None:
+    embedding.send(LoadAdapter(rid="a", name="x", folder="y"))
+    answer = embedding.until(lambda message: isinstance(message, AdapterState))[-1]
+    assert "takes no adapters" in answer.error
+
+
+@pytest.mark.parametrize("mode", ["abort", "retract"])
+def test_an_embedding_model_pauses(mode: str, embedding: Served) -> None:
+    embedding.send(PauseGeneration(mode=mode))
+    embedding.until(lambda message: isinstance(message, EngineStatus) and message.paused)
+    embedding.send(EmbedRequest(rid="r", input_ids=PROMPT))
+    heard = embedding.until(lambda message: isinstance(message, EngineStatus) and message.waiting == 1)
+    assert not any(isinstance(message, EmbedOutput) for message in heard)
+    embedding.send(PauseGeneration(mode=mode))
+    if mode == "abort":
+        assert embedding.outputs("r")["r"][-1].finish_reason.type == "abort"
+    embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
+    embedding.send(ContinueGeneration())
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput) and message.rid == "s")
+    assert any(isinstance(each, EmbedOutput) and each.rid == "r" for each in heard) == (mode != "abort")
+
+
+def test_an_embedding_model_that_pauses_twice_ends_what_waits_once(embedding: Served) -> None:
+    pause = PauseGeneration(mode="abort")
+    embedding.send(pause, EmbedRequest(rid="r", input_ids=PROMPT), pause, pause, ContinueGeneration())
+    embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput))
+    assert sum(isinstance(message, StepOutputs) for message in heard) == 1
+
+
+def test_an_embedding_is_for_who_asked_last_under_an_id(embedding: Served) -> None:
+    again = EmbedRequest(rid="r", input_ids=PROMPT)
+    embedding.send(PauseGeneration(mode="retract"), again, AbortRequest(rid="r"), again, ContinueGeneration())
+    embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput) and message.rid == "s")
+    assert sum(isinstance(message, EmbedOutput) and message.rid == "r" for message in heard) == 1
+
+
+def test_texts_that_nobody_wants_any_more_leave_their_places_to_others(embedding: Served) -> None:
+    asked = [EmbedRequest(rid=str(i), input_ids=PROMPT) for i in range(9)]
+    embedding.send(PauseGeneration(mode="retract"), *asked, *(AbortRequest(rid=each.rid) for each in asked))
+    embedding.send(EmbedRequest(rid="r", input_ids=PROMPT), ContinueGeneration())
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput | StepOutputs))
+    assert isinstance(heard[-1], EmbedOutput)
+    assert heard[-1].rid == "r"
+
+
+def test_a_batch_of_texts_that_lasts_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    lasting = Lasting(monkeypatch)
+
+    def encode(prompts: list[list[int]], _types: list[list[int]]) -> torch.Tensor:
+        lasting()
+        return torch.zeros(len(prompts), 2)
+
+    info = SimpleNamespace(vocab_size=100, context_length=100)
+    model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=encode)
+    lasting.served = served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None))
+    served.send(EmbedRequest(rid="r", input_ids=PROMPT))
+    lasting.is_heard()
+    assert served.until(lambda message: isinstance(message, EmbedOutput))[-1].rid == "r"
+    served.close()

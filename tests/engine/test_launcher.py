@@ -1,29 +1,24 @@
 """With lookahead the engine writes what it writes without, whatever joins, ends, gives way or fails meanwhile."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nbgen.engine import grammar_masks
 from nbgen.engine.assembly import Assembly
-from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, TensorOptions
+from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
-from nbgen.word_lists import WordLists
-from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import Outputs, build, constrain, generate, ids, text
 from tests.engine.disturbances import DISTURBANCES, disarm
 from tests.engine.test_cuda_graphs import with_graphs
 from tests.engine.test_grammar import constrained
-from tests.soak import TIMES
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 
@@ -83,39 +78,6 @@ def check_idle(assembly: Assembly) -> None:
     assert engine._launcher.ahead is None, "what was launched ahead is still held"
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"temperature": 1.5, "sampling_seed": 1},
-    {"temperature": 1.2, "top_p": 0.9, "sampling_seed": 2},
-    {"temperature": 1.0, "top_k": 20, "min_p": 0.02, "sampling_seed": 3, "n": 2},
-    {"frequency_penalty": 1.5, "min_new_tokens": 5},
-    {"stop_token_ids": tuple(range(4, 60)), "ignore_eos": False},
-    {"temperature": 1.5, "sampling_seed": 4, "stop": ("a", "e", "\n", "1")},
-    {"logprobs": LogprobOptions(top=2)},
-    {"logprobs": LogprobOptions(start=0)},
-    {"tensors": TensorOptions(generation_logits=True, last_hidden_state=True)},
-    {"regex": "([a-f]{3,9} )+", "temperature": 1.0, "sampling_seed": 5, "ignore_eos": False},
-    {"json_schema": '{"enum": ["same", "again"]}', "ignore_eos": False},
-    {"adapter": "a"},
-    {"adapter": "a", "temperature": 1.0, "sampling_seed": 6, "words": WordLists(bad=("ab", "e"))},
-    {"stop_regex": ("[a-z][0-9]",), "temperature": 1.5, "sampling_seed": 7},
-]
-
-requests_strategy = st.lists(
-    st.tuples(
-        st.tuples(st.integers(0, 60), st.lists(st.integers(20, 22), min_size=1, max_size=4)).map(
-            lambda parts: [*range(100, 100 + parts[0]), *parts[1]]
-        ),
-        st.integers(0, 20),
-        st.sampled_from(OPTIONS),
-        st.integers(0, 25),
-        st.one_of(st.none(), st.none(), st.integers(0, 30)),
-    ),
-    min_size=1,
-    max_size=8,
-)
-
-
 def drive(
     assembly: Assembly,
     arrivals: list[tuple[GenerateRequest, int]],
@@ -142,64 +104,6 @@ def drive(
         for output in new:
             outputs[output.rid].append(output)
     raise AssertionError("the schedule never ends")
-
-
-class Pair(NamedTuple):
-    """An engine that looks ahead, and one that does not; whether the first is to run its decodes in graphs."""
-
-    ahead: Assembly
-    plain: Assembly
-    graphs: bool
-
-
-@pytest.fixture(scope="module", params=["llama", "llama in graphs", "falcon_h1"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both with an adapter; the one that looks ahead with few blocks and snapshots."""
-    family, _, graphs = request.param.partition(" ")
-    folder = save_model(tmp_path_factory.mktemp("pair"), family, **FAMILIES[family].changes)
-    adapter = save_adapter(tmp_path_factory.mktemp("adapter"), folder, target_modules=["q_proj", "v_proj"])
-    plain = build(folder)
-    runner = plain.engine._runner
-    few = 6 * runner.bytes_per_state + 20 * runner.cache.bytes_per_block
-    ahead = looking_ahead(folder, max_running=6, kv_cache_bytes=few)
-    ahead.engine._scheduler.blocks.worth = 16
-    for assembly in (ahead, plain):
-        assembly.engine.install(assembly.adapters.load("a", str(adapter)))
-    yield Pair(ahead, plain, bool(graphs))
-    for assembly in (ahead, plain):
-        assembly.close()
-
-
-@pytest.mark.filterwarnings(*UNINSTALLED, "ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it
-@settings(max_examples=15 * TIMES)
-@given(
-    schedule=requests_strategy,
-    disturbances=st.dictionaries(st.integers(0, 40), st.sampled_from([*DISTURBANCES]), max_size=3),
-)
-def test_random_schedules_give_what_they_give_without(pair: Pair, schedule: list, disturbances: dict[int, str]) -> None:
-    ahead, plain, graphs = pair
-    if graphs:
-        with_graphs(ahead)
-    requests = [
-        request(f"r{i}", p, max_new_tokens=new, **options) for i, (p, new, options, _, _) in enumerate(schedule)
-    ]
-    without = constrained(plain, *requests)
-    expected = answers(without)
-    arrivals = [(each, when) for each, (_, _, _, when, _) in zip(requests, schedule, strict=True)]
-    aborts = {when: f"r{i}" for i, (_, _, _, _, when) in enumerate(schedule) if when is not None}
-    before = ahead.engine.generated_tokens
-    outputs = drive(ahead, arrivals, aborts, disturbances)
-    got = answers(outputs)
-    for (rid, index), (tokens, words, reason, count) in got.items():
-        whole = expected[rid, index]
-        if reason.type == "abort":
-            assert tokens == whole[0][:count]
-            assert whole[1].startswith(words.rstrip("\ufffd")), "but for half a character at its end"
-        else:
-            assert (tokens, words, reason, count) == whole
-            np.testing.assert_allclose(values(outputs[rid], index), values(without[rid], index), atol=1e-3)
-    assert ahead.engine.generated_tokens - before == sum(len(answer[0]) for answer in got.values())
-    check_idle(ahead)
 
 
 def test_the_next_forward_is_launched_before_the_host_knows_a_token(ahead: Assembly) -> None:
@@ -394,118 +298,4 @@ def test_states_and_caches_of_other_kinds(model_type: str, tmp_path: Path) -> No
     assert answers(outputs) == answers(generate(plain, longer))
     reused = [each[0].cached_tokens == each[0].prompt_tokens - 1 for each in outputs.values()]
     assert any(reused) == (FAMILIES[model_type].tier == "B"), "nobody began where a wasted row had ended"
-    check_idle(assembly)
-
-
-@pytest.mark.filterwarnings(*UNINSTALLED)
-@pytest.mark.parametrize("lookahead", [False, True])
-@pytest.mark.parametrize("model_type", ["llama", "falcon_h1"])
-def test_steps_for_which_there_is_no_memory_are_made_smaller(
-    lookahead: bool, model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody's text changes; cached prefixes that were never computed are not believed."""
-    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
-    requests = [request(str(i), list(range(10 + i, 210 + i)), logprobs=LogprobOptions()) for i in range(3)]
-    requests.append(request("part", list(range(10, 150))))
-    expected = answers(generate(build(folder), requests))
-    assembly = build(folder, prefill_chunk=512, draft_tokens=0)
-    assembly.engine._launcher.lookahead = lookahead
-    runner, seen = assembly.engine._runner, []
-    keep = runner.run
-
-    def run(batch: list, *rest: Any) -> Any:
-        seen.append(sum(item.num_tokens for item in batch))
-        if seen[-1] > 140 or len(seen) == 20:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return keep(batch, *rest)
-
-    generate(assembly, [request("before", list(range(10, 140)))])
-    monkeypatch.setattr(runner, "run", run)
-    assert answers(generate(assembly, requests)) == expected
-    assert max(seen) > 256, "no step was too large: nothing was tested"
-    assert len(seen) > 20
-    status = assembly.engine.status()
-    assert status.blocks_free == status.blocks_total
-
-
-def gpu_full() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def machine_full() -> None:
-    torch.empty(2**50)
-
-
-@pytest.mark.parametrize("full", [gpu_full, machine_full])
-def test_a_request_for_which_there_is_never_memory_ends_alone(
-    full: Callable[[], None], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assembly = build(tiny_model, prefill_chunk=64, max_running=3)
-    runner, keep = assembly.engine._runner, assembly.engine._runner.run
-    fits = generate(assembly, [request("fits")])
-
-    def run(batch: list, *rest: Any) -> Any:
-        if any(item.sequence.rid == "large" for item in batch):
-            full()
-        return keep(batch, *rest)
-
-    monkeypatch.setattr(runner, "run", run)
-    later = [request(f"later{i}") for i in range(4)]
-    found = generate(assembly, [request("fits"), request("large"), *later])
-    assert {rid: ids(outputs) for rid, outputs in found.items() if rid != "large"} == dict.fromkeys(
-        ("fits", *(each.rid for each in later)), ids(fits["fits"])
-    )
-    reason = found["large"][-1].finish_reason
-    assert (reason.type, reason.status, "memory" in reason.message) == ("error", 503, True)
-
-
-@pytest.mark.filterwarnings(*UNINSTALLED)
-@pytest.mark.parametrize("lookahead", [False, True])
-@pytest.mark.parametrize("model_type", ["bitnet", "mamba2", "bloom"])
-def test_who_makes_the_model_fail_ends_alone(lookahead: bool, model_type: str, tmp_path: Path) -> None:
-    """One of each tier. By their prompts, or by a token that comes in the middle of an answer."""
-    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
-    sampled = {"temperature": 1.0, "sampling_seed": 1}
-    others = [request("good", n=2, **sampled), request("long", PROMPT * 4, **sampled)]
-    late = request("late", [7, 8, 9], **sampled)
-    assembly = build(folder, prefill_chunk=64)
-    expected = answers(generate(assembly, [*others, late]))
-    written = expected.pop(("late", 0))[0]
-    theirs = {*PROMPT, *(token for tokens, *_ in expected.values() for token in tokens)}
-    at = max(written.index(token) for token in written if token not in theirs)
-    alien = next(token for token in range(100, 256) if token not in {*theirs, *written})
-    bad = request("bad", [*range(60, 90), alien, 5, 6])
-    fails = []
-
-    def look(_: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        if {alien, written[at]} & set(arguments[0].flatten().tolist()):
-            fails.append(arguments[0].numel())
-            raise IndexError("no such expert")
-
-    assembly.engine.flush_cache()
-    assembly.engine._launcher.lookahead = lookahead
-    assembly.engine._runner.model.get_input_embeddings().register_forward_pre_hook(look)
-    found = answers(outputs := generate(assembly, [*others, late, bad]))
-    for rid in ("bad", "late"):
-        reason = outputs[rid][-1].finish_reason
-        assert (reason.type, reason.status, "the model fails" in reason.message) == ("error", 500, True)
-    assert [found.pop((rid, 0))[0] for rid in ("bad", "late")] == [[], written[: at + 1]]
-    assert found == expected
-    assert len(fails) >= 4, "nobody failed with others and then alone"
-    check_idle(assembly)
-
-
-def test_a_model_that_fails_at_everybody_answers_everybody(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly = build(tiny_model)
-    keep = assembly.engine._runner.run
-
-    def run(*_: Any) -> None:
-        raise KeyError("layers")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(assembly.engine._runner, "run", run)
-        outputs = generate(assembly, [request(str(i), list(range(10, 20 + i))) for i in range(3)])
-    assert [output.finish_reason.status for each in outputs.values() for output in each] == [500] * 3
-    assert assembly.engine._runner.run == keep
-    assert len(ids(generate(assembly, [request("then")])["then"])) == 24
     check_idle(assembly)

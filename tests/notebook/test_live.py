@@ -1,48 +1,25 @@
 """The live model: a real torch module that is trained in this process, behind a real server, in real text."""
 
 import copy
-import gc
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
-from torch.optim import optimizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import nbgen
-from nbgen.errors import InvalidRequest, ModelError
+from nbgen.errors import ModelError
 from nbgen.live import LiveModel, LiveServer
 from tests.conftest import PATIENCE, wait_for
 from tests.notebook.conftest import unserved
 
 PROMPT = "What the model says"
 GREEDY = {"complete": True, "temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
-
-
-KILLED = """
-import os, signal, sys
-from transformers import AutoModelForCausalLM, AutoTokenizer
-import nbgen
-server = nbgen.serve(AutoModelForCausalLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1]))
-print(server._folder.path, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_the_folder_goes_with_a_kernel_that_was_killed(tiny_model: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tiny_model)]
-    folder = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
-    assert "nbgen-live-" in folder
-    wait_for(lambda: not Path(folder).exists(), "the folder is gone")
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +52,6 @@ def tokenizer(tiny_model: Path) -> object:
 def live(model: torch.nn.Module, tokenizer: object) -> Iterator[LiveServer]:
     with unserved(), nbgen.serve(model, tokenizer) as server:
         yield server
-
-
-@pytest.fixture
-def nothing_served() -> Iterator[None]:
-    """For this test nothing is served yet."""
-    with unserved():
-        yield
 
 
 def answer(**options: object) -> str:
@@ -293,49 +263,6 @@ def test_unloading_gives_the_cache_back_and_loading_goes_on(
     assert answer() == expected(model, tokenizer)
 
 
-def test_stopping_gives_everything_back(nothing_served: None, tiny_model: Path, tokenizer: object) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    served(model, tokenizer)
-    threads, files, hooks = set(threading.enumerate()), open_files(), len(optimizer._global_optimizer_pre_hooks)
-    weight = weakref.ref(model.lm_head.weight)
-    url = served(model, tokenizer)
-    more = lambda: {thread.name for thread in set(threading.enumerate()) - threads} - {"tqdm_monitor"}  # noqa: E731
-    wait_for(lambda: not more(), "its threads are gone")
-    wait_for(lambda: open_files() <= files, "its files are closed")
-    del model
-    gc.collect()
-    assert weight() is None
-    assert len(optimizer._global_optimizer_pre_hooks) == hooks
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url + "health")
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_fork_that_goes_on_does_not_keep_it_from_ending(
-    nothing_served: None, model: torch.nn.Module, tokenizer: object
-) -> None:
-    """As those of torch's DataLoader do."""
-    with nbgen.serve(model, tokenizer):
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.read(reader, 1)
-            os._exit(0)
-    os.write(writer, b"x")
-    os.waitpid(pid, 0)
-
-
-def served(model: torch.nn.Module, tokenizer: object) -> str:
-    """Serve for one typed answer; the address."""
-    with nbgen.serve(model, tokenizer) as server:
-        nbgen.generate("Dear reader", json_schema='{"type": "boolean"}', max_new_tokens=8)
-        return server.url
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_other_protocols_answer_too(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
     headers = {"Authorization": f"Bearer {live.client.token}"}
     params = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
@@ -344,24 +271,3 @@ def test_other_protocols_answer_too(live: LiveServer, model: torch.nn.Module, to
     assert said["text"] == expected(model, tokenizer)
     listed = httpx.get(live.url + "v1/models", headers=headers).json()
     assert [entry["id"] for entry in listed["data"]] == ["live"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (lambda model, tokenizer: (torch.nn.Linear(1, 1), tokenizer), "the model is a Linear"),
-        (lambda model, tokenizer: (model, None), "the tokenizer is a NoneType"),
-        (lambda model, tokenizer: (model.model, tokenizer), "no language model head"),
-        (lambda model, tokenizer: ("bundled", tokenizer), "a model's name brings its own"),
-    ],
-)
-def test_what_cannot_be_served_is_refused(
-    nothing_served: None, wrong: object, words: str, model: torch.nn.Module, tokenizer: object
-) -> None:
-    with pytest.raises(InvalidRequest, match=words):
-        nbgen.serve(*wrong(model, tokenizer))
-
-
-def test_a_model_on_no_device_says_so(nothing_served: None, model: torch.nn.Module, tokenizer: object) -> None:
-    with pytest.raises(ModelError, match="must lie on one device"):
-        nbgen.serve(copy.deepcopy(model).to("meta"), tokenizer)

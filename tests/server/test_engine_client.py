@@ -3,12 +3,10 @@
 import asyncio
 import logging
 import re
-import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import psutil
@@ -17,13 +15,12 @@ import pytest
 import nbgen
 from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import EngineStopped, InternalError, InvalidRequest, ModelError, NbgenError, Unavailable
+from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest, Media
 from nbgen.sampling_params import SamplingParams
-from nbgen.server import engine_life, restarts, silence, standby
+from nbgen.server import engine_life, restarts, silence
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
-from nbgen.server.restarts import Restarts
 from nbgen.server.runs import Run, Runs
 from tests.server.conftest import PATIENCE, until
 
@@ -91,112 +88,6 @@ async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
         assert "did not answer for 1 seconds" in heard.error.message
         assert not first.is_running()
         assert client.state in ("starting", "loading"), "another takes its place"
-    finally:
-        await client.close(0)
-
-
-async def test_after_a_crash_the_process_that_stood_by_takes_over_unless_it_died(
-    long_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
-    config = EngineConfig(model=str(long_model), dtype="float32")
-    client = EngineClient(config, logging.getLogger("test"), standby=True)
-    try:
-        await client.start()
-        await until(lambda: client._standby.pid)
-        first, waiting = client.pid, client._standby.pid
-        psutil.Process(first).kill()
-        await until(lambda: client.pid not in (first, None))
-        await client.start()
-        assert client.pid == waiting
-        heard = Heard()
-        client.submit(long_request("r"), heard)
-        await until(lambda: heard.outputs)
-        await until(lambda: client._standby.pid)
-        dead = psutil.Process(client._standby.pid)
-        dead.kill()
-        await until(lambda: dead.status() == psutil.STATUS_ZOMBIE)
-        psutil.Process(waiting).kill()
-        await until(lambda: client.pid not in (waiting, None))
-        await client.start()
-        assert client.pid != dead.pid
-        await until(lambda: client._standby.pid)
-        last = psutil.Process(client._standby.pid)
-    finally:
-        await client.close(0)
-    assert client._standby.pid is None
-    assert not last.is_running(), "stopping ends the one that stands by, too"
-
-
-async def test_a_standby_that_could_not_be_made_is_made_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[bool] = []
-    spawn = EngineProcess.spawn
-
-    async def fails(log: logging.Logger, *, gently: bool = False) -> EngineProcess:
-        tries.append(gently)
-        if len(tries) < 3:
-            raise (OSError(11, "no process can be had"), RuntimeError("can't start new thread"))[len(tries) - 1]
-        return await spawn(log, gently=gently)
-
-    monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
-    monkeypatch.setattr(EngineProcess, "spawn", fails)
-    waiting = standby.Standby(logging.getLogger("test"), wanted=True)
-    for number in range(1, 4):
-        waiting.prepare()
-        await until(lambda number=number: len(tries) == number and waiting._making is None)
-    assert waiting.pid
-    await waiting.close()
-
-
-async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path, tiny_model: Path) -> None:
-    client, heard = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test")), Heard()
-    try:
-        await client.start()
-        client.submit(long_request("r"), heard)
-        names = [str(long_model), str(tiny_model), str(long_model) + "/."]
-        results = await asyncio.gather(*(client.load(name) for name in names), return_exceptions=True)
-        for name, result in zip(names, results, strict=True):
-            assert (result is None) == (name == client.model.name), result
-            assert result is None or isinstance(result, Unavailable)
-        assert heard.error is not None
-        assert heard.error.message in [f"another model was loaded meanwhile: {name!r}" for name in names]
-    finally:
-        await client.close(0)
-
-
-async def test_a_model_whose_files_have_changed_is_loaded_anew(tiny_model: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    client = EngineClient(EngineConfig(model=str(folder)), logging.getLogger("test"))
-    try:
-        await client.load()
-        first = client.pid
-        await client.load()
-        assert client.pid == first
-        changed = folder / "generation_config.json"
-        changed.write_text(changed.read_text() + " ")
-        await client.load()
-        second = client.pid
-        assert second != first
-        await client.load()
-        assert client.pid == second
-    finally:
-        await client.close(0)
-
-
-async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_otherwise(tiny_model: Path) -> None:
-    config = EngineConfig(model=str(tiny_model), quantization="int8")
-    client = EngineClient(config, logging.getLogger("test"))
-    try:
-        for model, asked, found in (
-            ("bundled", "none", None),
-            (None, None, None),
-            (str(tiny_model), None, "int8"),
-            (None, "int4", "int4"),
-        ):
-            await client.load(model, asked)
-            assert client.model is not None
-            assert client.model.quantization == found, (model, asked)
-        assert client.loadable == [str(tiny_model), "bundled"]
     finally:
         await client.close(0)
 
@@ -289,64 +180,6 @@ async def test_closing_waits_for_nobody_who_waits_for_a_model() -> None:
     assert heard.error is not None
     assert heard.error.message == "the server is stopping"
     assert client.state == "stopped"
-
-
-@pytest.mark.parametrize("announced", [True, False])
-async def test_a_configured_model_that_is_not_there_is_a_failure_and_a_slip_of_the_pen_is_none(announced: bool) -> None:
-    client = EngineClient(EngineConfig(model="/nonexistent/model"), logging.getLogger("test"))
-    if announced:
-        client.will_start()
-    assert client.healthy != announced
-    with pytest.raises(ModelError, match="no folder"):
-        await client.load("/nonexistent/other")
-    assert client.healthy != announced
-    with pytest.raises(ModelError, match="no folder"):
-        await client.load()
-    assert (client.state, client.healthy) == ("failed", False)
-    client.submit(long_request("r"), heard := Heard())
-    await until(lambda: heard.error)
-    assert isinstance(heard.error, ModelError)
-    assert "the model '/nonexistent/model' cannot be loaded: there is no folder" in heard.error.message
-    await client.close(0)
-
-
-async def test_a_request_that_comes_as_a_load_fails_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that could not load is still there then."""
-    monkeypatch.setattr(Restarts, "paused", False)
-    client = EngineClient(EngineConfig(model="/nonexistent/model"), logging.getLogger("test"))
-    heard: list[Heard] = []
-
-    def ask() -> None:
-        if client.state == "failed" and len(heard) < 3:
-            heard.append(Heard())
-            client.submit(long_request(str(len(heard))), heard[-1])
-
-    client.watchers.add(ask)
-    with pytest.raises(ModelError):
-        await client.start()
-    assert client.pid is not None
-    await until(lambda: len(heard) == 3 and all(each.error for each in heard))
-    await client.close(0)
-    assert client.pid is None
-
-
-async def test_between_loads_that_fail_is_a_pause_as_long_as_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    client = EngineClient(EngineConfig(model="/nonexistent/model"), logging.getLogger("test"))
-    begun = client._restarts.begun
-    monkeypatch.setattr(client._restarts, "begun", lambda: (begun(), setattr(clock, "now", clock.now + 30)))
-    with pytest.raises(ModelError):
-        await client.start()
-    clock.now += 29
-    pid = client.pid
-    with pytest.raises(ModelError, match="no folder"):
-        client.submit(long_request("soon"), Heard())
-    assert (client.state, client.pid) == ("failed", pid)
-    clock.now += 1
-    client.submit(long_request("later"), heard := Heard())
-    await until(lambda: heard.error)
-    await client.close(0)
 
 
 async def test_what_keeps_the_engine_down_holds_nothing_of_those_who_hear_it() -> None:

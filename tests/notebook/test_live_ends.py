@@ -1,0 +1,119 @@
+"""A live model's server leaves nothing when it ends, and what cannot be served does not begin."""
+
+import copy
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from torch.optim import optimizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import nbgen
+from nbgen.errors import InvalidRequest, ModelError
+from tests.conftest import wait_for
+from tests.notebook.conftest import unserved
+
+KILLED = """
+import os, signal, sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+import nbgen
+server = nbgen.serve(AutoModelForCausalLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1]))
+print(server._folder.path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_folder_goes_with_a_kernel_that_was_killed(tiny_model: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tiny_model)]
+    folder = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
+    assert "nbgen-live-" in folder
+    wait_for(lambda: not Path(folder).exists(), "the folder is gone")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> object:
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture
+def nothing_served() -> Iterator[None]:
+    """For this test nothing is served yet."""
+    with unserved():
+        yield
+
+
+def test_stopping_gives_everything_back(nothing_served: None, tiny_model: Path, tokenizer: object) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    served(model, tokenizer)
+    threads, files, hooks = set(threading.enumerate()), open_files(), len(optimizer._global_optimizer_pre_hooks)
+    weight = weakref.ref(model.lm_head.weight)
+    url = served(model, tokenizer)
+    more = lambda: {thread.name for thread in set(threading.enumerate()) - threads} - {"tqdm_monitor"}  # noqa: E731
+    wait_for(lambda: not more(), "its threads are gone")
+    wait_for(lambda: open_files() <= files, "its files are closed")
+    del model
+    gc.collect()
+    assert weight() is None
+    assert len(optimizer._global_optimizer_pre_hooks) == hooks
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url + "health")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_that_goes_on_does_not_keep_it_from_ending(
+    nothing_served: None, model: torch.nn.Module, tokenizer: object
+) -> None:
+    """As those of torch's DataLoader do."""
+    with nbgen.serve(model, tokenizer):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.read(reader, 1)
+            os._exit(0)
+    os.write(writer, b"x")
+    os.waitpid(pid, 0)
+
+
+def served(model: torch.nn.Module, tokenizer: object) -> str:
+    """Serve for one typed answer; the address."""
+    with nbgen.serve(model, tokenizer) as server:
+        nbgen.generate("Dear reader", json_schema='{"type": "boolean"}', max_new_tokens=8)
+        return server.url
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda model, tokenizer: (torch.nn.Linear(1, 1), tokenizer), "the model is a Linear"),
+        (lambda model, tokenizer: (model, None), "the tokenizer is a NoneType"),
+        (lambda model, tokenizer: (model.model, tokenizer), "no language model head"),
+        (lambda model, tokenizer: ("bundled", tokenizer), "a model's name brings its own"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    nothing_served: None, wrong: object, words: str, model: torch.nn.Module, tokenizer: object
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        nbgen.serve(*wrong(model, tokenizer))
+
+
+def test_a_model_on_no_device_says_so(nothing_served: None, model: torch.nn.Module, tokenizer: object) -> None:
+    with pytest.raises(ModelError, match="must lie on one device"):
+        nbgen.serve(copy.deepcopy(model).to("meta"), tokenizer)
