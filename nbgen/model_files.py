@@ -87,6 +87,7 @@ def check_files(folder: Path, name: str) -> None:
     """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
     try:
         os.listdir(folder)  # what may not be listed would look empty
+        os.stat(os.path.join(folder, os.curdir))  # and what may not be entered, since Python 3.14
         _check_files(folder, name)
     except OSError as error:
         raise ModelError(f"{name} cannot be read: {error.strerror}") from None
