@@ -12,8 +12,9 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.json_regex import BEGINS, ENDLESS, ENDS, LAST, REPEATS, SETS, Item, Ranges, characters_of, parsed
 
-#: States of an automaton, and of two that are walked through together, beyond which it is not plain.
-MOST = 5000
+#: States of an automaton, and those that a walk is in, each counted whenever it is, beyond which it is not plain: some
+#: tenths of a second.
+MOST, MOST_VISITED = 5000, 200_000
 _ANYTHING: Ranges = [(0, LAST)]
 
 
@@ -145,18 +146,19 @@ class _Walk:
     def all_found(self) -> bool:
         automata = [self._inner, *(asked for _, asked in self._asked)]
         first = tuple(each.reached({0}) for each in automata)
-        seen, new = {first}, [first]
+        seen, new, visited = {first}, [first], 0
         while new:
             at = new.pop()
             if self._inner.end in at[0] and not self._found(at[1:]):
                 return False
             for code in self._codes:
                 then = tuple(each.after(states, code) for each, states in zip(automata, at, strict=True))
+                visited += sum(map(len, at + then))
                 if then[0] and then not in seen:
                     seen.add(then)
                     new.append(then)
-            if len(seen) > MOST:
-                raise _Unclear
+                if visited > MOST_VISITED:
+                    raise _Unclear
         return True
 
     def _found(self, at: tuple[frozenset[int], ...]) -> bool:

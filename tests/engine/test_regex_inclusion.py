@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from nbgen.date_patterns import OF_FORMATS
 from nbgen.engine.regex_inclusion import within
 from tests.soak import TIMES
 
@@ -39,3 +40,8 @@ def test_of_any_two_it_is_said_only_where_it_is_so() -> None:
 @pytest.mark.parametrize("outer", ["(", "(?<=a)a", r"(a)\1", r"\ba", "a$b", "(?i:a)", "^(?:a(?=b))", "a{9999}"])
 def test_what_is_not_plain_is_not_said(outer: str) -> None:
     assert not within("^a$", outer)
+
+
+def test_what_takes_seconds_to_tell_is_not_said() -> None:
+    assert within("^a*$", ".*" * 4)
+    assert not within(OF_FORMATS["date-time"], ".*" * 400)
