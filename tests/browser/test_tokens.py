@@ -173,7 +173,7 @@ def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_doe
     ]
     texts = [answer.locator(".nbgen-text").inner_text() for answer in answers]
     cell = page.locator(".nbgen-cell").first
-    scrolled = "cell => { cell.style.maxHeight = '70px'; cell.scrollTop = 1000; return cell.scrollTop; }"
+    scrolled = "cell => { cell.style.maxHeight = '40px'; cell.scrollTop = 1000; return cell.scrollTop; }"
     until(lambda: cell.evaluate(scrolled) > 20)  # JupyterLab may not have drawn it yet
     label, seen = page.locator(".nbgen-label").first.bounding_box(), cell.bounding_box()
     assert label["y"] >= seen["y"], "what the setting is stays in sight"
