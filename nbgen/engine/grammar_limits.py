@@ -241,9 +241,9 @@ def _check_counts(node: dict[str, Any]) -> None:
 def _check_text(node: dict[str, Any]) -> None:
     if isinstance(pattern := node.get("pattern"), str):
         check_regex(pattern)
-    if format_of(node) in ANY_TEXT or pattern_of(node):
-        return
     form = format_of(node)
+    if form in ANY_TEXT or pattern_of(node):
+        return
     if isinstance(form, str) and form not in STRING_FORMATS and "string" in listed(node.get("type") or "string"):
         raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(STRING_FORMATS))}")
     given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]

@@ -34,6 +34,10 @@ def types_of(schema: Mapping[str, Any]) -> set[str]:
     return set().union(*(TYPES.get(name, set()) for name in names if isinstance(name, str)))
 
 
+#: The bounds of a number, and which way each is rounded that stands between what may be counted.
+BOUNDS = {"minimum": ceil, "exclusiveMinimum": floor, "maximum": floor, "exclusiveMaximum": ceil}
+
+
 def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether no number is within the bounds of both schemas."""
     low = max(_given(first, second, minimum=0, exclusiveMinimum=1), default=(-inf, 0))
@@ -43,10 +47,9 @@ def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 def steps_within(schema: Mapping[str, Any], step: Fraction) -> tuple[list[int], list[int]]:
     """How many steps a number within the bounds is at least and at most; nothing where it has none."""
-    rounds = {"minimum": ceil, "exclusiveMinimum": floor, "maximum": floor, "exclusiveMaximum": ceil}
-    given = {name: schema[name] for name in rounds if isinstance(schema.get(name), int | float)}
+    given = {name: schema[name] for name in BOUNDS if isinstance(schema.get(name), int | float)}
     ends = {
-        name: rounds[name]((Fraction(str(value)) if isinstance(value, float) else value) / step)
+        name: BOUNDS[name]((Fraction(str(value)) if isinstance(value, float) else value) / step)
         for name, value in given.items()
         if not isinstance(value, float) or isfinite(value)
     }
@@ -58,9 +61,8 @@ def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:
     """The bounds of an integer as integers."""
     if "integer" not in listed(schema.get("type")) or "number" in listed(schema.get("type")):
         return schema
-    towards = {"minimum": ceil, "exclusiveMaximum": ceil, "maximum": floor, "exclusiveMinimum": floor}
-    bounds = {name: schema[name] for name in towards if isinstance(schema.get(name), float) and isfinite(schema[name])}
-    return schema | {name: towards[name](value) for name, value in bounds.items()}
+    found = {name: schema[name] for name in BOUNDS if isinstance(schema.get(name), float) and isfinite(schema[name])}
+    return schema | {name: BOUNDS[name](value) for name, value in found.items()}
 
 
 def _given(*schemas: Mapping[str, Any], **names: int) -> list[tuple[float, int]]:

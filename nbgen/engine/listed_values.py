@@ -8,14 +8,13 @@ from itertools import permutations
 from math import isfinite, perm
 from typing import Any
 
-from nbgen.engine.json_types import listed, steps_within
+from nbgen.engine.json_types import BOUNDS, listed, steps_within
 
 Schema = dict[str, Any]
 #: The keywords.
 LISTED = ("multipleOf", "uniqueItems")
 #: Values that are listed at most.
 MOST = 2000
-_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
 def without_multiples(node: Schema) -> Schema:
@@ -32,7 +31,7 @@ def without_multiples(node: Schema) -> Schema:
     if (counts := _counts(node, exact)) is None:
         return node
     values = [int(each * exact) if (each * exact).denominator == 1 else float(each * exact) for each in counts]
-    return {key: value for key, value in rest.items() if key not in (*_BOUNDS, "type")} | {"enum": values}
+    return {key: value for key, value in rest.items() if key not in (*BOUNDS, "type")} | {"enum": values}
 
 
 def _counts(node: Schema, step: Fraction) -> range | None:

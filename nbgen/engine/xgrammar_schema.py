@@ -14,7 +14,7 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, pattern_of, resolve, schemas
 from nbgen.engine.json_regex import apart, text_of_string
-from nbgen.engine.json_types import listed, steps_within, types_of_value, values_of, with_whole_bounds
+from nbgen.engine.json_types import BOUNDS, listed, steps_within, types_of_value, values_of, with_whole_bounds
 from nbgen.engine.listed_values import without_multiples, without_repeats
 from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OPEN, OneOf, Schema, with_tags
@@ -22,7 +22,7 @@ from nbgen.engine.schema_keywords import check_keywords
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
 OF_TYPE = {
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "number": (*BOUNDS, "multipleOf"),
     "string": ("minLength", "maxLength", "pattern", "format"),
     "array": ("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems"),
     "object": (

@@ -154,3 +154,10 @@ def pack(
         save_file(tensors, at / "model.safetensors", {"format": "pt"})
     edit(made / "packed" / "config.json", quantization_config=described)
     return made / "packed", made / "plain"
+
+
+def take_out(folder: Path, name: str) -> None:
+    """Have the folder's weights lack a tensor."""
+    held = load_file(folder / "model.safetensors")
+    del held[name]
+    save_file(held, folder / "model.safetensors", {"format": "pt"})

@@ -6,7 +6,6 @@ from unittest import mock
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import WeightConverter
@@ -17,6 +16,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
+from tests.engine.packers import take_out
 
 SHAPE = {
     "num_experts": 6,
@@ -114,8 +114,6 @@ def test_transformers_is_as_it_was_afterwards(tmp_path: Path) -> None:
 
 def test_an_expert_that_a_file_lacks_is_told(tmp_path: Path) -> None:
     folder = saved(tmp_path)
-    held = load_file(folder / "model.safetensors")
-    del held["model.layers.0.mlp.experts.3.up_proj.weight"]
-    save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
+    take_out(folder, "model.layers.0.mlp.experts.3.up_proj.weight")
     with pytest.raises(ModelError, match="cannot be read"):
         loaded(folder)

@@ -254,9 +254,7 @@ def apart(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
 
 def test_a_layer_that_lacks_something_is_told(tiny_model: Path, tmp_path: Path) -> None:
     packed, _ = packers.pack(tiny_model, tmp_path, AWQ, packers.awq(Rounding()))
-    held = load_file(packed / "model.safetensors")
-    del held["model.layers.0.mlp.up_proj.scales"]
-    save_file(held, packed / "model.safetensors", {"format": "pt"})
+    packers.take_out(packed, "model.layers.0.mlp.up_proj.scales")
     with pytest.raises(ModelError, match=r"lack model\.layers\.0\.mlp\.up_proj\.scales: download them again"):
         loaded(packed)
 

@@ -16,7 +16,7 @@ from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.errors import ModelError
 from tests.conftest import edit, save_model
-from tests.engine.packers import Packer, pack
+from tests.engine.packers import Packer, pack, take_out
 from tests.engine.scaled_packers import e4m3, int8, mxfp4, mxfp8, nvfp4
 from tests.engine.test_packed_files import OURS, check_scores, loaded
 
@@ -119,9 +119,7 @@ def test_layers_of_another_kind_are_refused(
 def test_numbers_without_scales_are_told(tiny_model: Path, tmp_path: Path) -> None:
     described, packer, _ = FORMATS["deepseek"]
     packed, _ = pack(tiny_model, tmp_path, described, packer)
-    weights = load_file(packed / "model.safetensors")
-    del weights["model.layers.0.mlp.up_proj.weight_scale_inv"]
-    save_file(weights, packed / "model.safetensors", {"format": "pt"})
+    take_out(packed, "model.layers.0.mlp.up_proj.weight_scale_inv")
     with pytest.raises(ModelError, match=r"lack the scales of model\.layers\.0\.mlp\.up_proj\.weight: download"):
         loaded(packed)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
@@ -25,6 +25,16 @@ def unserved() -> Iterator[None]:
         patch.setattr(session, "_client", None)
         patch.setattr(session, "_private", None)
         yield
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import nbgen
 from nbgen.errors import ModelError
@@ -41,11 +41,6 @@ def begun(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def same_weights(model: torch.nn.Module, begun: dict[str, torch.Tensor]) -> None:
     """Whichever tests came before: with others, two tokens might be as likely by chance."""
     model.load_state_dict(begun)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> object:
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import IA3Config, PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 import nbgen
 from nbgen.engine.idle_release import IdleRelease
@@ -24,11 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
     pytest.mark.filterwarnings("ignore::UserWarning:peft"),  # of merged adapters, and of two models over one
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 @pytest.fixture(scope="module")

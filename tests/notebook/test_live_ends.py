@@ -14,7 +14,7 @@ import httpx
 import pytest
 import torch
 from torch.optim import optimizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import nbgen
 from nbgen.errors import InvalidRequest, ModelError
@@ -36,16 +36,6 @@ def test_the_folder_goes_with_a_kernel_that_was_killed(tiny_model: Path) -> None
     folder = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
     assert "nbgen-live-" in folder
     wait_for(lambda: not Path(folder).exists(), "the folder is gone")
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(tiny_model)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> object:
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 import nbgen
 from nbgen.engine.idle_release import IdleRelease
@@ -16,16 +16,6 @@ from nbgen.errors import ModelError, NbgenError
 from nbgen.live import LiveServer
 from tests.conftest import PATIENCE, wait_for
 from tests.notebook.conftest import unserved
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(tiny_model)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 @pytest.fixture(scope="module")
