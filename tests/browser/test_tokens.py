@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.lab import Lab, Notebook
-from tests.browser.panel import until
 
 STREAM = "import nbgen\nstream = nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)\nstream"
 OTHER_KIND = (
@@ -172,11 +171,9 @@ def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_doe
         for seed in (1, 2)
     ]
     texts = [answer.locator(".nbgen-text").inner_text() for answer in answers]
-    cell = page.locator(".nbgen-cell").first
-    scrolled = "cell => { cell.style.maxHeight = '40px'; cell.scrollTop = 1000; return cell.scrollTop; }"
-    until(lambda: cell.evaluate(scrolled) > 20)  # JupyterLab may not have drawn it yet
-    label, seen = page.locator(".nbgen-label").first.bounding_box(), cell.bounding_box()
-    assert label["y"] >= seen["y"], "what the setting is stays in sight"
+    label = page.locator(".nbgen-label").first
+    expect(label).to_have_css("position", "sticky")  # what the setting is stays in sight
+    expect(label).to_have_css("top", "-8px")
     assert texts[0] == texts[1], "without chance the seed changes nothing"
     assert texts[2] != texts[3]
     page.locator(".nbgen").evaluate("panel => { panel.style.width = '300px'; }")
