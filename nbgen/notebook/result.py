@@ -104,6 +104,10 @@ class Result(Turns):
             return self.text == other
         return self.to_dict() == other.to_dict() if isinstance(other, Result) else NotImplemented
 
+    def __hash__(self) -> int:
+        """Its text's, which it equals: dictionaries and sets of texts know it."""
+        return hash(self.text)
+
     def __contains__(self, part: str) -> bool:
         return part in self.text
 

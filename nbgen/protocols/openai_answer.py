@@ -9,6 +9,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -241,11 +242,14 @@ def _kind(error: NbgenError) -> str:
 
 
 def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> dict[str, Any]:
-    """An entry of `/v1/models`."""
+    """An entry of `/v1/models`: OpenAI's fields, and those of Anthropic's clients, which ask the same route."""
     return {
         "id": config.model,
         "object": "model",
         "created": created,
+        "type": "model",
+        "display_name": config.model,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
         "owned_by": "nbgen",
         "root": config.model,
         "parent": None,

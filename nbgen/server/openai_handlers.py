@@ -112,14 +112,17 @@ class CardsHandler(OpenaiHandler):
         """The model's entry and those of the loaded adapters."""
         loaded, since = self.engine.adapters.loaded, self.engine.loaded or self.app.started
         card = openai_answer.model_card(self.engine.config, self.engine.model, int(since))
-        return [card, *(card | {"id": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded))]
+        named = {name: {"id": name, "display_name": name} for name in sorted(loaded)}
+        return [card, *(card | own | {"root": loaded[name], "parent": card["id"]} for name, own in named.items())]
 
 
 class ModelsHandler(CardsHandler):
     """Lists all model cards."""
 
     async def get(self) -> None:
-        self.finish(msgspec.json.encode({"object": "list", "data": self.cards()}))
+        cards = self.cards()
+        page = {"has_more": False, "first_id": cards[0]["id"], "last_id": cards[-1]["id"]}  # all there are
+        self.finish(msgspec.json.encode({"object": "list", "data": cards, **page}))
 
     head = get
 

@@ -29,6 +29,7 @@ def test_the_text_is_the_result() -> None:
     assert repr(Result(text="x", finish_reason="stop")) == "Result('x', stop)"
     assert result.to_dict()["usage"] == {"completion_tokens": 42}
     assert result == "**hi**" != result.caption
+    assert {"**hi**": 1}[result] == 1
     assert result in ["**hi**"]
     assert "hi" in result
     assert result == full() != Result(text="**hi**")

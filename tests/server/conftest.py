@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
+import openai
 import psutil
 import pytest
 
@@ -92,6 +93,10 @@ class Server:
     def anonymous(self, **headers: str) -> httpx.Client:
         """A client that shows nothing but `headers`."""
         return httpx.Client(base_url=self.root + "nbgen/", headers=headers, **CALLER)
+
+    def openai(self, key: str | None = None) -> openai.OpenAI:
+        """OpenAI's own client; with its key where no other is given."""
+        return openai.OpenAI(base_url=f"{self.root}nbgen/v1", api_key=key or self.key, max_retries=0)
 
     def model(self) -> dict[str, Any]:
         return self.http.get("api/v1/model").json()

@@ -1,6 +1,7 @@
 """Anthropic's messages with the real `anthropic` client, sync and async, and as Claude Code sends them."""
 
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import anthropic
@@ -33,13 +34,15 @@ def connected(server: Server, **options: Any) -> anthropic.Anthropic:
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> anthropic.Anthropic:
-    return connected(server.ready(), api_key=server.key)
+def client(server: Server) -> Iterator[anthropic.Anthropic]:
+    with connected(server.ready(), api_key=server.key) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def caller(calling_server: Server) -> anthropic.Anthropic:
-    return connected(calling_server, api_key=TOKEN)
+def caller(calling_server: Server) -> Iterator[anthropic.Anthropic]:
+    with connected(calling_server, api_key=TOKEN) as client:
+        yield client
 
 
 def test_a_message_says_what_a_chat_says(server: Server, client: anthropic.Anthropic) -> None:
@@ -100,6 +103,13 @@ def test_stop_sequences_are_told(client: anthropic.Anthropic) -> None:
 
 class Place(BaseModel):
     city: Literal["Rom", "Oslo"]
+
+
+def test_models_are_listed(client: anthropic.Anthropic) -> None:
+    (model,) = client.models.list()
+    assert model == client.models.retrieve(model.id)
+    assert (model.type, model.display_name) == ("model", model.id)
+    assert model.created_at.tzinfo
 
 
 def test_an_answer_has_the_form_that_is_asked_for(client: anthropic.Anthropic) -> None:

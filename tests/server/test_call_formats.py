@@ -71,8 +71,9 @@ def way(request: pytest.FixtureRequest, server: Server, folders: dict[str, Path]
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with server.openai() as client:
+        yield client
 
 
 @pytest.mark.usefixtures("way")

@@ -1,6 +1,6 @@
 """OpenAI's conversations with the real client: their items, and responses that continue them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -14,8 +14,9 @@ IMAGE = "data:image/png;base64,aGk="
 
 
 @pytest.fixture(scope="module")
-def client(calling_server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{calling_server.root}nbgen/v1", api_key=calling_server.key, max_retries=0)
+def client(calling_server: Server) -> Iterator[openai.OpenAI]:
+    with calling_server.openai() as client:
+        yield client
 
 
 def texts(client: openai.OpenAI, id: str) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-import openai
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -143,11 +142,6 @@ class Served(NamedTuple):
     def expected(self) -> np.ndarray:
         return vectors(self.folder, self.case)
 
-    def client(self) -> openai.OpenAI:
-        http = self.server.http
-        root, headers = f"{http.base_url}v1", dict(http.headers)
-        return openai.OpenAI(base_url=root, api_key=headers["authorization"].split()[-1], max_retries=0)
-
 
 @pytest.fixture(scope="module", params=SERVED)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Case]:
@@ -178,16 +172,17 @@ def test_vectors_are_transformers_own_pooled_as_the_files_say(name: str, tmp_pat
 
 
 def test_openai_s_client_gets_the_vectors_in_both_encodings(served: Served) -> None:
-    client, expected = served.client(), served.expected()
-    for encoding in ("float", "base64", None):
-        options: dict[str, Any] = {"encoding_format": encoding} if encoding else {}
-        answer = client.embeddings.create(model="m", input=TEXTS, **options)
-        written = [entry.embedding for entry in answer.data]
-        assert all(isinstance(one, str) == (encoding == "base64") for one in written)
-        found = [np.frombuffer(base64.b64decode(one), "<f4") if isinstance(one, str) else one for one in written]
-        np.testing.assert_allclose(np.array(found), expected, atol=1e-4)
-        assert answer.usage.prompt_tokens == sum(map(len, TEXTS))
-    one = client.embeddings.create(model="m", input=TEXTS[0], dimensions=8).data[0].embedding
+    expected = served.expected()
+    with served.server.openai() as client:
+        for encoding in ("float", "base64", None):
+            options: dict[str, Any] = {"encoding_format": encoding} if encoding else {}
+            answer = client.embeddings.create(model="m", input=TEXTS, **options)
+            written = [entry.embedding for entry in answer.data]
+            assert all(isinstance(one, str) == (encoding == "base64") for one in written)
+            found = [np.frombuffer(base64.b64decode(one), "<f4") if isinstance(one, str) else one for one in written]
+            np.testing.assert_allclose(np.array(found), expected, atol=1e-4)
+            assert answer.usage.prompt_tokens == sum(map(len, TEXTS))
+        one = client.embeddings.create(model="m", input=TEXTS[0], dimensions=8).data[0].embedding
     np.testing.assert_allclose(one, expected[0, :8] / np.linalg.norm(expected[0, :8]), atol=1e-4)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,9 +16,9 @@ GREEDY = {"temperature": 0, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> openai.OpenAI:
-    server.ready()
-    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with server.ready().openai() as client:
+        yield client
 
 
 def test_models(client: openai.OpenAI) -> None:
@@ -298,8 +299,8 @@ def test_hidden_tools_are_no_tools(client: openai.OpenAI) -> None:
 
 
 def test_a_wrong_key_is_401(server: Server) -> None:
-    with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key="wrong", max_retries=0).models.list()
+    with server.openai("wrong") as stranger, pytest.raises(openai.AuthenticationError):
+        stranger.models.list()
 
 
 def test_leaving_a_stream_stops_the_engine(server: Server, client: openai.OpenAI) -> None:

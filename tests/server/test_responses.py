@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import openai
@@ -30,14 +30,16 @@ class Forecast(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def client(calling_server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{calling_server.root}nbgen/v1", api_key=calling_server.key, max_retries=0)
+def client(calling_server: Server) -> Iterator[openai.OpenAI]:
+    with calling_server.openai() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def patient(server: Server) -> openai.OpenAI:
+def patient(server: Server) -> Iterator[openai.OpenAI]:
     """Of a server whose model has room for long answers."""
-    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+    with server.openai() as client:
+        yield client
 
 
 def ask(client: openai.OpenAI, **options: Any) -> Any:

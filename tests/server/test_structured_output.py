@@ -125,14 +125,10 @@ def test_a_stop_regex_ends_the_answer(server: Server) -> None:
     assert answer["text"].endswith(("ab", "ba")) or len(answer["text"]) == 30
 
 
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
-
-
 def test_openai_response_format(server: Server) -> None:
     messages: Any = [{"role": "user", "content": "hello"}]
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
-    with client(server) as ask:
+    with server.openai() as ask:
         choice = ask.chat.completions.create(
             model="x", messages=messages, response_format=wanted, max_tokens=200, seed=1
         ).choices[0]
@@ -154,7 +150,7 @@ def test_a_schema_that_is_not_strict_is_followed_as_far_as_can_be(server: Server
 
     def ask(strict: bool) -> Any:
         schema: Any = {**letters, "uniqueItems": True}
-        with client(server) as to:
+        with server.openai() as to:
             return to.chat.completions.create(
                 model="x",
                 messages=[{"role": "user", "content": "hello"}],

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +31,9 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}
 
 
 @pytest.fixture(scope="module")
-def client(calling_server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{calling_server.root}nbgen/v1", api_key=calling_server.key, max_retries=0)
+def client(calling_server: Server) -> Iterator[openai.OpenAI]:
+    with calling_server.openai() as client:
+        yield client
 
 
 def ask(client: openai.OpenAI, messages: list[Any] = ASK, **options: Any) -> Any:
