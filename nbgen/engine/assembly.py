@@ -258,15 +258,10 @@ def _num_blocks(budget: int, bytes_per_block: int, most: int, config: EngineConf
 
 
 def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, scheduler: Scheduler) -> ModelInfo:
-    architecture, processor, blocks = loaded.model.config, loaded.processor, scheduler.blocks
-    return ModelInfo(
-        name=config.model,
-        model_type=architecture.model_type,
-        architectures=architecture.architectures or [type(loaded.model).__name__],
-        vocab_size=architecture.get_text_config().vocab_size,
-        context_length=loaded.context_length,
-        device=str(runner.device),
-        dtype=str(loaded.model.dtype).removeprefix("torch."),
+    processor, blocks = loaded.processor, scheduler.blocks
+    return loaded.info(
+        config.model,
+        runner.device,
         quantization=config.quantization or loaded.quantization,
         tier=runner.tier,
         compiled=isinstance(runner, ModelRunner) and runner.stock.compiled is not None,
@@ -277,14 +272,9 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, sche
         draft_tokens=scheduler.draft_tokens,
         cuts_prompts=scheduler.cuts_prompts,
         caches_prefixes=blocks.caches_prefixes,
-        threads=torch.get_num_threads(),
-        sampling_defaults=loaded.sampling_defaults,
-        parameters=loaded.parameters,
-        weight_bytes=loaded.weight_bytes,
         hidden_size=HiddenStates(loaded.model).width,
         embed_size=prompt_embeds.width(loaded.model),
         routed_experts=RoutedExperts(loaded.model).width,
         media=processor.media if processor and isinstance(runner, ModelRunner) else [],
         verdicts=loaded.tokenizer.verdicts,
-        tokenizer=loaded.tokenizer.about,
     )

@@ -11,7 +11,6 @@ import torch
 
 from nbgen.engine import checkpoint, dense_modules, embedding_checkpoint, loader
 from nbgen.engine_config import EngineConfig
-from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
 
 #: Token ids of a first try, of which the last is changed then.
@@ -43,8 +42,16 @@ class EmbeddingModel:
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
         width = dense_modules.width(self._dense, self._model.config.get_text_config().hidden_size, config.model)
         self._dense.to(self.device)
-        labels = _labels(self._model.config) if self.pooling.mode == "scores" else []
-        self.model = _info(loaded, config, self.device, labels, width)
+        self.model = loaded.info(
+            config.model,
+            self.device,
+            tier="embedding",
+            has_chat_template=False,
+            caches_prefixes=False,
+            hidden_size=width,
+            is_embedding=True,
+            labels=_labels(self._model.config) if self.pooling.mode == "scores" else [],
+        )
 
     @property
     def classifies(self) -> bool:
@@ -118,29 +125,3 @@ def _labels(architecture: Any) -> list[str]:
     """What the classes are called, where there are several."""
     labels = [str(label) for _, label in sorted(architecture.id2label.items())]
     return labels if len(labels) > 1 else []
-
-
-def _info(
-    loaded: loader.LoadedModel, config: EngineConfig, device: torch.device, labels: list[str], width: int
-) -> ModelInfo:
-    architecture = loaded.model.config
-    return ModelInfo(
-        name=config.model,
-        model_type=architecture.model_type,
-        architectures=architecture.architectures or [type(loaded.model).__name__],
-        vocab_size=architecture.get_text_config().vocab_size,
-        context_length=loaded.context_length,
-        device=str(device),
-        dtype=str(loaded.model.dtype).removeprefix("torch."),
-        quantization=loaded.quantization,
-        tier="embedding",
-        has_chat_template=False,
-        caches_prefixes=False,
-        threads=torch.get_num_threads(),
-        parameters=loaded.parameters,
-        weight_bytes=loaded.weight_bytes,
-        hidden_size=width,
-        is_embedding=True,
-        labels=labels,
-        tokenizer=loaded.tokenizer.about,
-    )

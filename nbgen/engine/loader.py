@@ -46,6 +46,7 @@ from nbgen.engine.packed_layers import Packing
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest, ModelError
 from nbgen.model_files import read_json, two_parts, unknown
 from nbgen.safetensors_file import Entry
@@ -93,6 +94,25 @@ class LoadedModel:
     processor: Processor | None = None
     #: Of a checkpoint that was quantized before, the format, and what is kept of it.
     quantization: str | None = None
+
+    def info(self, name: str, device: torch.device, **more: Any) -> ModelInfo:
+        """What is told of it under this name, with what only those who run it know."""
+        architecture = self.model.config
+        return ModelInfo(
+            name=name,
+            model_type=architecture.model_type,
+            architectures=architecture.architectures or [type(self.model).__name__],
+            vocab_size=architecture.get_text_config().vocab_size,
+            context_length=self.context_length,
+            device=str(device),
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            sampling_defaults=self.sampling_defaults,
+            parameters=self.parameters,
+            weight_bytes=self.weight_bytes,
+            tokenizer=self.tokenizer.about,
+            **{"quantization": self.quantization} | more,
+        )
 
 
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
