@@ -240,12 +240,14 @@ def _model(
                 model, loading = auto.from_pretrained(
                     folder,
                     output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # which are refused by name below
                     config=architecture,
                     dtype=dtype,
                     local_files_only=True,
                     trust_remote_code=False,
                     use_safetensors=True,
                 )
+        _check_shapes(loading["mismatched_keys"], config.model)
         _check_complete(model, loading["missing_keys"], config.model)
         if written_out:
             dequantized.even(model)
@@ -266,6 +268,17 @@ def _settle_on_cpu(
     torchao_weights.replace(model, computed, config.model)
     if emulated:
         half_weights.widen(model)
+
+
+def _check_shapes(mismatched: Collection[tuple[str, torch.Size, torch.Size]], name: str) -> None:
+    """Raises ModelError for parameters whose shape in the files is not that of config.json."""
+    if mismatched:
+        key, found, meant = min(mismatched)
+        more = f", and {len(mismatched) - 1} more do not fit" if len(mismatched) > 1 else ""
+        raise ModelError(
+            f"the weights of {name} do not fit its config.json: {key} is {list(found)} in the files, and by the "
+            f"configuration {list(meant)}{more}"
+        )
 
 
 def _check_complete(model: "PreTrainedModel", missing: Collection[str], name: str) -> None:

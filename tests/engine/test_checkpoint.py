@@ -260,7 +260,6 @@ def test_what_is_no_language_model_is_refused(folder: Path) -> None:
     [({"device": "cuda"}, "no NVIDIA GPU"), ({"device": "tpu?"}, "device"), ({"dtype": "int3"}, "dtype")],
 )
 def test_settings_that_cannot_work_are_refused(tiny_model: Path, changes, words: str) -> None:
-    import torch
 
     if changes.get("device") == "cuda" and torch.cuda.is_available():
         changes = {"device": "cuda:99"}
@@ -280,6 +279,16 @@ def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
         build(folder)
     edit(folder / "config.json", num_hidden_layers=3)
     with pytest.raises(ModelError, match=r"lack .* and 6 more"):
+        build(folder)
+
+
+def test_weights_of_another_shape_are_named(folder: Path) -> None:
+    change(folder, lambda weights: weights.update({"model.norm.weight": torch.ones(3)}))
+    words = r"do not fit its config\.json: model\.norm\.weight is \[3\] in the files, and by the configuration \[\d+\]$"
+    with pytest.raises(ModelError, match=words):
+        build(folder)
+    edit(folder / "config.json", intermediate_size=96)
+    with pytest.raises(ModelError, match=r"mlp\.down_proj\.weight is .*, and 6 more do not fit"):
         build(folder)
 
 
