@@ -260,7 +260,6 @@ def test_what_is_no_language_model_is_refused(folder: Path) -> None:
     [({"device": "cuda"}, "no NVIDIA GPU"), ({"device": "tpu?"}, "device"), ({"dtype": "int3"}, "dtype")],
 )
 def test_settings_that_cannot_work_are_refused(tiny_model: Path, changes, words: str) -> None:
-
     if changes.get("device") == "cuda" and torch.cuda.is_available():
         changes = {"device": "cuda:99"}
     with pytest.raises(ModelError, match=words):
