@@ -67,7 +67,7 @@ class Detokenizer:
         text = self._pending()
         broken = text.endswith(REPLACEMENT)
         if held < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
-            self.ahead = "" if broken else text
+            self.ahead = text.rstrip(REPLACEMENT)
             return ""
         return self._show_whole(text) if broken else self._advance(text)
 
@@ -133,18 +133,17 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
-    def match_in(self, ahead: str) -> bool:
-        """Whether a stop is whole with this text, which is not certain yet, if nothing follows."""
+    def find(self, ahead: str) -> str | None:
+        """The stop that is whole with this text, which is not added, if nothing follows."""
         if not ahead:
-            return False
-        text = self._held + ahead
-        return any(stop in text for stop in self._stops) or bool(self._regexes and self._regexes.find(ahead))
+            return None
+        found = self._first(self._held + ahead)
+        return self._regexes.find(ahead) if found is None and self._regexes else found
 
     def append(self, text: str) -> str:
         """Add text; what may be shown. `matched` is the stop string once one is whole."""
         self._held += text
-        found = [stop for stop in self._stops if stop in self._held]
-        self.matched = min(found, key=(lambda _: 0) if self._in_order else self._held.find, default=None)
+        self.matched = self._first(self._held)
         if self.matched is None and self._regexes:
             self.matched = self._regexes.append(text)
         if self.matched is not None:
@@ -154,6 +153,10 @@ class StopStrings:
     def flush(self) -> str:
         """What was held back and turned out to be plain text."""
         return self._take(len(self._held))
+
+    def _first(self, text: str) -> str | None:
+        found = (stop for stop in self._stops if stop in text)
+        return min(found, key=(lambda _: 0) if self._in_order else text.find, default=None)
 
     def _cut(self, stop: str) -> str:
         """The text up to or with `stop`; all of it where a regex matched other text."""
