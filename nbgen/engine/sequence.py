@@ -212,9 +212,10 @@ class Sequence:
         complete = self.matcher is not None and self.matcher.accept(token_id)
         self.token_ids.append(token_id)
         stops = token_id in self.stop_token_ids and not self.params.ignore_eos
-        hidden = stops and not self.params.no_stop_trim
+        ends = stops or (complete and token_id in self.stop_token_ids)
+        hidden = ends and not self.params.no_stop_trim
         text = self.stop_strings.append("" if hidden else self._text_of(token_id))
-        text += "" if stops else self._end_left_out(token_id)
+        text += "" if ends else self._end_left_out(token_id)
         if stops:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         elif self.num_output >= self.budget:

@@ -155,6 +155,13 @@ def test_a_grammar_ends_an_answer_or_says_that_it_is_incomplete(tokens: str, rea
     assert answer(sequence(matcher=Grammar(whole="}", ends=".")), tokens)[1] == reason
 
 
+@pytest.mark.parametrize(("keeps", "text"), [(False, "a"), (True, "a!")])
+def test_the_end_of_a_grammar_is_no_text_where_ends_are_ignored(keeps: bool, text: str) -> None:
+    params = SamplingParams(ignore_eos=True, no_stop_trim=keeps)
+    expected = (text, FinishReason(type="stop", matched=STOP_TOKEN))
+    assert answer(sequence(matcher=Grammar(whole="!"), params=params), "a!") == expected
+
+
 def test_what_the_answer_begins_with_comes_with_the_first_token() -> None:
     assert answer(sequence(prefix_text="so "), "ab") == ("so ab", None)
 
