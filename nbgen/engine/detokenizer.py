@@ -7,6 +7,7 @@ they stand, stops are looked for in it before it is shown. Knows no tokenizer: i
 
 import copy
 from collections.abc import Callable, Container, Sequence
+from itertools import islice
 from typing import Self
 
 from nbgen.engine.stop_regex import StopRegexes
@@ -32,7 +33,8 @@ class Detokenizer:
         self._decode = decode
         self._is_byte = is_byte
         self._skipped = skipped
-        self._ids, self._read = _seed(decode, prompt_ids)
+        seen = (token for token in reversed(prompt_ids) if token not in skipped)
+        self._ids, self._read = _seed(decode, [*islice(seen, CONTEXT_TOKENS + PART)][::-1])
         self._window = 0
         self._length = 0
         #: What is held back and would be text if nothing followed: whole characters only.
@@ -95,14 +97,14 @@ class Detokenizer:
         return text
 
 
-def _seed(decode: Callable[[list[int]], str], prompt_ids: Sequence[int]) -> tuple[list[int], int]:
-    """The prompt's end, from the beginning of a character on, and how many of these tokens have whole characters.
+def _seed(decode: Callable[[list[int]], str], prompt_end: list[int]) -> tuple[list[int], int]:
+    """The end of it, from the beginning of a character on, and how many of these tokens have whole characters.
 
     A prompt may end inside a character: the whole of it is then part of the answer. One incomplete character at either
     side makes a whole run of raw bytes unreadable.
     """
     for size in range(CONTEXT_TOKENS, CONTEXT_TOKENS + PART + 1):
-        ids = list(prompt_ids[-size:])
+        ids = prompt_end[-size:]
         for read in range(len(ids), max(-1, len(ids) - PART - 1), -1):
             if not decode(ids[:read]).endswith(REPLACEMENT):
                 return ids, read

@@ -130,12 +130,16 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @given(
-    text=st.text("ab é🙂", max_size=12), ends=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), max_size=3)
+    text=st.text("ab é🙂", max_size=12),
+    ends=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), max_size=3),
+    before=st.sampled_from([0, 1, 20]),
 )
+@example(text=" a b", ends=[], before=20)
 def test_skipped_tokens_change_nothing_wherever_they_stand(
-    tokenizer: Tokenizer, text: str, ends: list[tuple[int, int]]
+    tokenizer: Tokenizer, text: str, ends: list[tuple[int, int]], before: int
 ) -> None:
     prompt, ids = (tokenizer.encode(part, add_special_tokens=False) for part in ("a b", text))
+    prompt += [tokenizer.pretrained.eos_token_id] * before
     for place, count in ends:
         ids[place:place] = [tokenizer.pretrained.eos_token_id] * count
     for skips in (True, False):
