@@ -61,14 +61,13 @@ class Detokenizer:
 
     def append(self, token_id: int) -> str:
         """Add a token; the text that is now certain."""
-        if token_id not in self._skipped:
-            self._ids.append(token_id)
         self.ahead = ""
-        if (held := len(self._ids) - self._read) == 0:
+        if token_id in self._skipped:
             return ""
+        self._ids.append(token_id)
         text = self._pending()
         broken = text.endswith(REPLACEMENT)
-        if held < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
+        if len(self._ids) - self._read < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
             self.ahead = text.rstrip(REPLACEMENT)
             return ""
         return self._show_whole(text) if broken else self._advance(text)

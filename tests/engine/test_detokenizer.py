@@ -70,6 +70,16 @@ def test_byte_fallback_never_retracts(parts: list[list[int]]) -> None:
     assert spoilt_long or "".join(pieces) == decode_fallback(ids)
 
 
+@given(st.lists(st.integers(0, 300), max_size=60), st.sets(st.integers(0, 60)))
+@example([97, 255], {1})
+def test_what_is_skipped_does_not_part_bytes(ids: list[int], places: set[int]) -> None:
+    def shown(tokens: list[int]) -> str:
+        return "".join(stream(Detokenizer(decode_fallback, lambda token: 0 <= token < 256, [], {-1}), tokens))
+
+    parted = [token for place, each in enumerate(ids) for token in ((-1, each) if place in places else (each,))]
+    assert shown(parted) == shown(ids)
+
+
 def _runs(ids: list[int]) -> list[list[int]]:
     """Raw bytes, and what has no text, between letters."""
     runs: list[list[int]] = [[]]
