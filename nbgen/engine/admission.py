@@ -135,7 +135,7 @@ class Admission:
     ) -> list[Sequence]:
         """A sequence for each; what all of them have in common is worked out once."""
         decode, adapter = self._decoder(params), self._adapters.find(request.adapter)
-        skipped = self._tokenizer.skipped.keys() if params.skip_special_tokens else ()
+        skipped = self._tokenizer.skipped if params.skip_special_tokens else {}
         detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         turn_ends = self.turn_ends if params.grammar or (request.messages and request.parts) else ()
         stop_ids = self._tokenizer.eos_ids.union(params.stop_token_ids, turn_ends)
@@ -151,6 +151,7 @@ class Admission:
             budget=self._budget(len(prompt) + len(request.prefix_ids), params),
             stop_token_ids=stop_ids,
             unsaid=reading.unsaid - stop_ids,
+            left_out=skipped,
             logit_processor=request.logit_processor,
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,

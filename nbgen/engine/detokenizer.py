@@ -7,6 +7,7 @@ they stand, stops are looked for in it before it is shown. Knows no tokenizer: i
 
 import copy
 from collections.abc import Callable, Container, Sequence
+from itertools import islice
 from typing import Self
 
 from nbgen.engine.stop_regex import StopRegexes
@@ -32,7 +33,8 @@ class Detokenizer:
         self._decode = decode
         self._is_byte = is_byte
         self._skipped = skipped
-        self._ids, self._read = _seed(decode, prompt_ids)
+        seen = (token for token in reversed(prompt_ids) if token not in skipped)
+        self._ids, self._read = _seed(decode, [*islice(seen, CONTEXT_TOKENS + PART)][::-1])
         self._window = 0
         self._length = 0
         #: What is held back and would be text if nothing followed: whole characters only.
@@ -59,15 +61,14 @@ class Detokenizer:
 
     def append(self, token_id: int) -> str:
         """Add a token; the text that is now certain."""
-        if token_id not in self._skipped:
-            self._ids.append(token_id)
         self.ahead = ""
-        if (held := len(self._ids) - self._read) == 0:
+        if token_id in self._skipped:
             return ""
+        self._ids.append(token_id)
         text = self._pending()
         broken = text.endswith(REPLACEMENT)
-        if held < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
-            self.ahead = "" if broken else text
+        if len(self._ids) - self._read < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
+            self.ahead = text.rstrip(REPLACEMENT)
             return ""
         return self._show_whole(text) if broken else self._advance(text)
 
@@ -95,14 +96,14 @@ class Detokenizer:
         return text
 
 
-def _seed(decode: Callable[[list[int]], str], prompt_ids: Sequence[int]) -> tuple[list[int], int]:
-    """The prompt's end, from the beginning of a character on, and how many of these tokens have whole characters.
+def _seed(decode: Callable[[list[int]], str], prompt_end: list[int]) -> tuple[list[int], int]:
+    """The end of it, from the beginning of a character on, and how many of these tokens have whole characters.
 
     A prompt may end inside a character: the whole of it is then part of the answer. One incomplete character at either
     side makes a whole run of raw bytes unreadable.
     """
     for size in range(CONTEXT_TOKENS, CONTEXT_TOKENS + PART + 1):
-        ids = list(prompt_ids[-size:])
+        ids = prompt_end[-size:]
         for read in range(len(ids), max(-1, len(ids) - PART - 1), -1):
             if not decode(ids[:read]).endswith(REPLACEMENT):
                 return ids, read
@@ -133,18 +134,17 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
-    def match_in(self, ahead: str) -> bool:
-        """Whether a stop is whole with this text, which is not certain yet, if nothing follows."""
+    def find(self, ahead: str) -> str | None:
+        """The stop that is whole with this text, which is not added, if nothing follows."""
         if not ahead:
-            return False
-        text = self._held + ahead
-        return any(stop in text for stop in self._stops) or bool(self._regexes and self._regexes.find(ahead))
+            return None
+        found = self._first(self._held + ahead)
+        return self._regexes.find(ahead) if found is None and self._regexes else found
 
     def append(self, text: str) -> str:
         """Add text; what may be shown. `matched` is the stop string once one is whole."""
         self._held += text
-        found = [stop for stop in self._stops if stop in self._held]
-        self.matched = min(found, key=(lambda _: 0) if self._in_order else self._held.find, default=None)
+        self.matched = self._first(self._held)
         if self.matched is None and self._regexes:
             self.matched = self._regexes.append(text)
         if self.matched is not None:
@@ -154,6 +154,10 @@ class StopStrings:
     def flush(self) -> str:
         """What was held back and turned out to be plain text."""
         return self._take(len(self._held))
+
+    def _first(self, text: str) -> str | None:
+        found = (stop for stop in self._stops if stop in text)
+        return min(found, key=(lambda _: 0) if self._in_order else text.find, default=None)
 
     def _cut(self, stop: str) -> str:
         """The text up to or with `stop`; all of it where a regex matched other text."""

@@ -210,11 +210,14 @@ def _tokenizer(folder: Path, name: str) -> Any:
 
 def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     """Every id that ends an answer by the model's configurations; either may hold one id, several or none."""
-    found = (generation.get("eos_token_id"), architecture.get_text_config().eos_token_id)
+    text = architecture.get_text_config()
+    found = (generation.get("eos_token_id"), text.eos_token_id)
     told = [i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
-    if odd := [i for i in told if type(i) is not int]:
-        log.warning("eos_token_id holds %s, and must hold whole numbers: that is left out", odd)
-    return {i for i in told if type(i) is int}
+    known = {i for i in told if type(i) is int and 0 <= i < text.vocab_size}
+    if odd := [i for i in told if type(i) is not int or i not in known]:
+        most = text.vocab_size - 1
+        log.warning("eos_token_id holds %s, and must hold whole numbers from 0 to %d: that is left out", odd, most)
+    return known
 
 
 def _model(

@@ -74,7 +74,7 @@ class Processor:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._processor.chat_template is not None
+        return bool(self._processor.chat_template)
 
     @cached_property
     def answers(self) -> AnswerFormat | None:

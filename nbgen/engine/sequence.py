@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -51,6 +52,8 @@ class Sequence:
     matcher: Matcher | None = None
     #: Tokens that its text leaves out, which the matcher knows as text like any.
     unsaid: frozenset[int] = frozenset()
+    #: What tokens that its text leaves out are written as: a stop may be in that.
+    left_out: Mapping[int, str] = field(default_factory=dict)
     logit_processor: str | None = None
     custom_params: Any = None
     #: Why no token may follow, where something else than the scores says so.
@@ -209,8 +212,10 @@ class Sequence:
         complete = self.matcher is not None and self.matcher.accept(token_id)
         self.token_ids.append(token_id)
         stops = token_id in self.stop_token_ids and not self.params.ignore_eos
-        hidden = stops and not self.params.no_stop_trim
+        ends = stops or (complete and token_id in self.stop_token_ids)
+        hidden = ends and not self.params.no_stop_trim
         text = self.stop_strings.append("" if hidden else self._text_of(token_id))
+        text += "" if ends else self._end_left_out(token_id)
         if stops:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         elif self.num_output >= self.budget:
@@ -227,7 +232,16 @@ class Sequence:
     def _text_of(self, token_id: int) -> str:
         """What is certain with this token: all of it where a stop ends it, also in bytes that wait for others."""
         text = self.detokenizer.append(token_id)
-        return text + self.detokenizer.flush() if self.stop_strings.match_in(self.detokenizer.ahead) else text
+        return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.flush()
+
+    def _end_left_out(self, token_id: int) -> str:
+        """The text that was held back, where a stop ends it that is whole in what a token is written as, unseen."""
+        stop = self.stop_strings.find(self.left_out.get(token_id, ""))
+        if stop is None or self.stop_strings.matched is not None:
+            return ""
+        text = self.flush()
+        self.stop_strings.matched = stop
+        return text
 
     @property
     def why_no_token(self) -> str:

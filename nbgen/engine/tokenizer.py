@@ -46,7 +46,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._tokenizer.chat_template is not None
+        return bool(self._tokenizer.chat_template)
 
     @property
     def verdicts(self) -> list[int]:

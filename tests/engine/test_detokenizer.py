@@ -70,6 +70,16 @@ def test_byte_fallback_never_retracts(parts: list[list[int]]) -> None:
     assert spoilt_long or "".join(pieces) == decode_fallback(ids)
 
 
+@given(st.lists(st.integers(0, 300), max_size=60), st.sets(st.integers(0, 60)))
+@example([97, 255], {1})
+def test_what_is_skipped_does_not_part_bytes(ids: list[int], places: set[int]) -> None:
+    def shown(tokens: list[int]) -> str:
+        return "".join(stream(Detokenizer(decode_fallback, lambda token: 0 <= token < 256, [], {-1}), tokens))
+
+    parted = [token for place, each in enumerate(ids) for token in ((-1, each) if place in places else (each,))]
+    assert shown(parted) == shown(ids)
+
+
 def _runs(ids: list[int]) -> list[list[int]]:
     """Raw bytes, and what has no text, between letters."""
     runs: list[list[int]] = [[]]
@@ -130,12 +140,16 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @given(
-    text=st.text("ab é🙂", max_size=12), ends=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), max_size=3)
+    text=st.text("ab é🙂", max_size=12),
+    ends=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), max_size=3),
+    before=st.sampled_from([0, 1, 20]),
 )
+@example(text=" a b", ends=[], before=20)
 def test_skipped_tokens_change_nothing_wherever_they_stand(
-    tokenizer: Tokenizer, text: str, ends: list[tuple[int, int]]
+    tokenizer: Tokenizer, text: str, ends: list[tuple[int, int]], before: int
 ) -> None:
     prompt, ids = (tokenizer.encode(part, add_special_tokens=False) for part in ("a b", text))
+    prompt += [tokenizer.pretrained.eos_token_id] * before
     for place, count in ends:
         ids[place:place] = [tokenizer.pretrained.eos_token_id] * count
     for skips in (True, False):

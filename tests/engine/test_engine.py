@@ -13,7 +13,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
-from tests.conftest import save_model
+from tests.conftest import SPECIAL_TOKENS, save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids, text
 
@@ -110,6 +110,16 @@ def test_stop_string_is_never_shown(tiny_engine: Assembly, idle) -> None:
     outputs = generate(tiny_engine, [GenerateRequest(rid="b", text="Hello", params=greedy(stop=(stop,)))])["b"]
     assert text(outputs) == full[: full.index(stop)]
     assert outputs[-1].finish_reason.matched == stop
+    idle()
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_stop_string_may_be_a_special_token(tiny_engine: Assembly, idle, skips: bool) -> None:
+    likely = {index: 100.0 for index, word in enumerate(SPECIAL_TOKENS) if word == "<|user|>"}
+    params = greedy(stop=("<|user|>",), logit_bias=likely, skip_special_tokens=skips)
+    outputs = generate(tiny_engine, [GenerateRequest(rid="r", text="Hello", params=params)])["r"]
+    assert (text(outputs), ids(outputs)) == ("", [*likely])
+    assert outputs[-1].finish_reason.matched == "<|user|>"
     idle()
 
 

@@ -33,7 +33,7 @@ def test_defaults_that_no_request_may_have_are_left_out(folder: Path, caplog: py
         assert name in words
 
 
-@pytest.mark.parametrize("odd", [[[1]], {"a": 1}, "2", True, [1.5, "x"]])
+@pytest.mark.parametrize("odd", [[[1]], {"a": 1}, "2", True, [1.5, "x"], -1, [0, 260, 2**70]])
 def test_ends_that_are_no_tokens_are_left_out(folder: Path, odd: object, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": odd}))
     assert build(folder).engine._launcher._sampler.eos_ids == {0}

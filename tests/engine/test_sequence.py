@@ -93,13 +93,36 @@ def test_bytes_that_are_no_stop_are_shown_once_they_are_certain() -> None:
     assert shown == ["b", "", "", "", "", "\n€c"]
 
 
-def test_a_stop_that_is_found_as_an_answer_ends_is_why_it_ended() -> None:
-    """A token may be a stop string and half a character, which the next token would complete."""
+@pytest.mark.parametrize("budget", [2, 3])
+def test_a_stop_before_half_a_character_ends_it_with_its_token(budget: int) -> None:
     pieces = ["a", "\n\ufffd"]
     text = Detokenizer(lambda ids: "".join(pieces[token] for token in ids), lambda _: False, [])
-    s = Sequence("r", 0, [0], SamplingParams(), 2, 0, text, StopStrings(("\n",)))
+    s = Sequence("r", 0, [0], SamplingParams(), budget, 0, text, StopStrings(("\n",)))
     assert s.append(0) + s.append(1) == "a"
     assert s.finish_reason == FinishReason(type="stop", matched="\n")
+
+
+@pytest.mark.parametrize(
+    ("stops", "tokens", "text", "matched"),
+    [
+        (("<|turn|>",), "a#", "a", "<|turn|>"),
+        (("turn",), "a#", "a", "turn"),
+        (("x", "b<|turn|>"), "ab#", "ab", "b<|turn|>"),
+        (("|", "a"), "a#", "", "a"),
+        (("<",), "a!", "a", STOP_TOKEN),
+    ],
+)
+def test_a_stop_may_be_in_what_the_text_leaves_out(
+    stops: tuple[str, ...], tokens: str, text: str, matched: str | int
+) -> None:
+    left_out = {ord("#"): "<|turn|>", STOP_TOKEN: "<|end|>"}
+    s = sequence(stops=stops, left_out=left_out)
+    s.detokenizer = Detokenizer(lambda ids: "".join(map(chr, ids)), lambda _: False, s.prompt_ids, left_out)
+    shown = ""
+    for token in map(ord, tokens):
+        if s.finish_reason is None:
+            shown += s.append(token)
+    assert (shown, s.finish_reason) == (text, FinishReason(type="stop", matched=matched))
 
 
 def tokens_of(text: str) -> list[list[int]]:
@@ -130,6 +153,13 @@ def test_a_stop_token_is_text_where_it_is_not_trimmed_and_nothing_where_it_is_ig
 )
 def test_a_grammar_ends_an_answer_or_says_that_it_is_incomplete(tokens: str, reason: FinishReason) -> None:
     assert answer(sequence(matcher=Grammar(whole="}", ends=".")), tokens)[1] == reason
+
+
+@pytest.mark.parametrize(("keeps", "text"), [(False, "a"), (True, "a!")])
+def test_the_end_of_a_grammar_is_no_text_where_ends_are_ignored(keeps: bool, text: str) -> None:
+    params = SamplingParams(ignore_eos=True, no_stop_trim=keeps)
+    expected = (text, FinishReason(type="stop", matched=STOP_TOKEN))
+    assert answer(sequence(matcher=Grammar(whole="!"), params=params), "a!") == expected
 
 
 def test_what_the_answer_begins_with_comes_with_the_first_token() -> None:

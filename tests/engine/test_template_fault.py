@@ -17,6 +17,8 @@ EACH += "{%% endfor %%}{{ messages[0].content }}"
 @pytest.mark.parametrize(
     ("template", "words"),
     [
+        ("", "this model has no chat template"),
+        ({}, "this model has no chat template"),
         ({"rag": "{{ 1 }}", "tool_use": "{{ 2 }}"}, "has chat templates named rag, tool_use, and none named 'default'"),
         ("line\n{% for x in %}", r"chat template is no valid Jinja \(line 2\): mend it in the model's folder"),
         ("{{ messages | odd }}", r"chat template is no valid Jinja \(line 1\)"),
