@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nbgen.errors import InternalError
+from nbgen.errors import InternalError, InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols.tensors import Binary
 
@@ -67,6 +67,10 @@ class InferenceResponse(msgspec.Struct, kw_only=True):
     def size(self) -> int:
         """Bytes of its tensors."""
         return sum(len(output.data) for output in self.outputs)
+
+
+class Cancelled(InvalidRequest):
+    """Somebody else has ended the request: a fault, to Triton's clients, of whoever sent it."""
 
 
 class PinnedError(InternalError):

@@ -193,6 +193,8 @@ def parse_subscribe(body: bytes) -> SubscribeBody:
         raise InvalidRequest(
             f"`follow` takes at most {MAX_FOLLOWED} runs, each from an offset of 0 or more", field="follow"
         )
+    for id in fields.follow:  # which is told again as the id of an event
+        check_identifier(id, "follow")
     check_range("frame_ms", fields.frame_ms, 0, MAX_FRAME_MS)
     return fields
 

@@ -141,13 +141,16 @@ class NbgenHandler(AuthenticatedHandler):
     def on_finish(self) -> None:
         self.reader.close()
 
-    def _check_body(self) -> None:
+    def _check_length(self) -> None:
         length, said = self._body_length(), self.request.headers.get("Content-Length", "0")
         if length > self.body_limit and not _is_length(said):
             raise InvalidRequest(f"Content-Length {said[:80]!r} is not a length in bytes")
         if length > self.body_limit:
             raise self.too_large(said if len(said) <= MAX_DIGITS else f"{said[:MAX_DIGITS]}…")
-        if length == 0:
+
+    def _check_body(self) -> None:
+        self._check_length()
+        if self._body_length() == 0:
             return
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
@@ -161,7 +164,7 @@ class NbgenHandler(AuthenticatedHandler):
         if "Transfer-Encoding" in self.request.headers:
             return -1
         digits = self.request.headers.get("Content-Length", "0")
-        return int(digits) if _is_length(digits) and len(digits) <= MAX_DIGITS else self.body_limit + 1
+        return int(digits) if _is_length(digits) and len(digits) <= MAX_DIGITS else DISCARDED_BYTES + 1
 
     def _refuse(self, error: NbgenError | web.HTTPError) -> None:
         """Answer `error`: at once, or after a short body, since who is still sending may never read it."""

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.protocols.inference import Cancelled
 
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -20,6 +21,13 @@ CODES = {
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
 }
+
+
+def code(error: NbgenError) -> grpc.StatusCode:
+    """The status of an error."""
+    if isinstance(error, Cancelled):
+        return grpc.StatusCode.CANCELLED
+    return CODES.get(error.status, grpc.StatusCode.INTERNAL)
 
 
 def parsed(kind: Any, written: bytes) -> Any:
@@ -37,7 +45,7 @@ def answered(name: str, method: Callable[[bytes], Awaitable[bytes]], log: Logger
         try:
             return await method(request)
         except NbgenError as error:
-            await context.abort(CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message)
+            await context.abort(code(error), error.message)
         except Exception:  # a fault of our own tells nobody its words
             log.exception("Internal error in gRPC %s", name)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has it")

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from nbgen.errors import InternalError, NbgenError
 from nbgen.protocols import kserve_checks, kserve_grpc, protobuf_wire
 from nbgen.protocols.inference import Inference, InferenceResponse
-from nbgen.server.grpc_errors import CODES, answered, parsed
+from nbgen.server.grpc_errors import answered, code, parsed
 from nbgen.server.kserve_handlers import only_response
 from nbgen.server.off_loop import off_loop
 from nbgen.server.served_model import ServedModel
@@ -70,7 +70,7 @@ class Inferences:
             while (answer := await answers.get()) is not None:
                 message, error = answer
                 if strict and error is not None:
-                    await context.abort(CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message)
+                    await context.abort(code(error), error.message)
                 yield message
         finally:
             reading.cancel()

@@ -37,11 +37,10 @@ class KserveHandler(NbgenHandler):
         """None: it would hash every body."""
 
     def _check_body(self) -> None:
-        if (length := self._body_length()) > self.body_limit:
-            raise self.too_large(str(length))
+        self._check_length()
 
     def _refuse(self, error: NbgenError | web.HTTPError) -> None:
-        if not isinstance(error, TooLarge):
+        if not isinstance(error, TooLarge) or self._body_length() > DISCARDED_BYTES:
             return super()._refuse(error)
         connection: Any = self.request.connection
         connection.set_max_body_size(DISCARDED_BYTES)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable, anew, renamed
 from nbgen.protocols import language_model
-from nbgen.protocols.inference import Inference, InferenceResponse
+from nbgen.protocols.inference import Cancelled, Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
 from nbgen.protocols.language_model import Call, Renderer, Times
 from nbgen.protocols.sample import Sample
@@ -104,6 +104,8 @@ class LanguageModel(ServedModel):
             await _begun(runs[0], reader, inference.timeout_us)
             async for samples in self._stream(runs[0], reader) if calls[0].stream else self._whole(runs, reader):
                 yield self._response(calls, runs, samples), _timing(runs)
+        except Cancelled:
+            raise
         except InvalidRequest as error:
             raise renamed(error, NAMES) from None
         finally:
@@ -176,7 +178,7 @@ def _raise_error(run: Run) -> None:
     if run.error is not None:
         raise anew(run.error)
     if run.finish_reason is not None and run.finish_reason.type == "abort":
-        raise InvalidRequest("the request was cancelled")
+        raise Cancelled("the request was cancelled")
 
 
 def _times(run: Run) -> Times:

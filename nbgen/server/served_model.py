@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from nbgen.errors import NbgenError
-from nbgen.protocols.inference import Inference, InferenceResponse
+from nbgen.protocols.inference import Cancelled, Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
 from nbgen.server.statistics import Reason, Statistics, Timing
 from nbgen.tensor_spec import ModelSpec
@@ -77,7 +77,7 @@ class ServedModel:
                     index += 1
                     yield response
             self.statistics.succeeded(time.monotonic_ns() - started, timing)
-        except (GeneratorExit, asyncio.CancelledError):
+        except (GeneratorExit, asyncio.CancelledError, Cancelled):
             self._count_failure(index, started, "cancel", "CANCELED")
             raise
         except NbgenError as error:

@@ -137,7 +137,15 @@ def test_subscribe_needs_something_to_follow() -> None:
     most = {f"r{number}": 1 for number in range(512)}
     assert len(native.parse_subscribe(json.dumps({"follow": most}).encode()).follow) == 512
     too_many = json.dumps({"follow": most | {"more": 1}}).encode()
-    for bad in (b"{}", b'{"follow": {"x": -1}}', b'{"start": {}}', b'{"follow": {"x": 1}, "frame_ms": -1}', too_many):
+    no_id = b'{"follow": {"x\\nevent: y": 1}}'
+    for bad in (
+        b"{}",
+        b'{"follow": {"x": -1}}',
+        b'{"start": {}}',
+        b'{"follow": {"x": 1}, "frame_ms": -1}',
+        too_many,
+        no_id,
+    ):
         with pytest.raises(InvalidRequest):
             native.parse_subscribe(bad)
 

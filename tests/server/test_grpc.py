@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.server.conftest import Server
-from tests.server.triton import TOKEN_METADATA, flag, grpc_address, tensor, text
+from tests.server.conftest import Server, wait_for
+from tests.server.triton import TOKEN_METADATA, flag, grpc_address, pending, tensor, text
 
 MODEL = "long-llama"
 Stub = service_pb2_grpc.GRPCInferenceServiceStub
@@ -262,15 +262,26 @@ def test_the_asyncio_client_and_thirty_two_at_once(remote: Grpc) -> None:
     assert list(answers) == [2 * n for n in range(32)]
 
 
+LONG = [
+    text("a", kind=triton),
+    flag("ignore_eos", kind=triton),
+    tensor("max_tokens", np.array([15_000], np.int32), kind=triton),
+]
+
+
 def test_a_cancelled_call_ends_its_request(remote: Grpc) -> None:
-    inputs = [
-        text("a", kind=triton),
-        flag("ignore_eos", kind=triton),
-        tensor("max_tokens", np.array([15_000], np.int32), kind=triton),
-    ]
     with remote.client() as client, pytest.raises(InferenceServerException):
-        client.infer(MODEL, inputs, headers=TOKEN_METADATA, client_timeout=0.5)
+        client.infer(MODEL, LONG, headers=TOKEN_METADATA, client_timeout=0.5)
     remote.server.idle()
+
+
+def test_a_call_that_others_cancel_says_so(remote: Grpc) -> None:
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(remote.infer, MODEL, LONG)
+        wait_for(lambda: pending(remote.server, MODEL) == 1, "it runs")
+        remote.server.http.post("abort_request", json={"abort_all": True})
+        with pytest.raises(InferenceServerException, match=r"CANCELLED\] the request was cancelled"):
+            answer.result()
 
 
 def test_a_message_without_tensors_may_only_be_so_large(remote: Grpc) -> None:

@@ -208,6 +208,25 @@ def test_whoever_leaves_is_counted_as_a_failure_and_ends_their_request(server: S
     assert counts(server, MODEL)["inference_stats"]["success"] == before["success"]
 
 
+def test_who_is_cancelled_by_others_is_counted_as_well(server: Server) -> None:
+    before, lost = counts(server, MODEL)["inference_stats"], cancelled(server)
+    body = {"text_input": "a", "max_tokens": 15_000, "parameters": {"ignore_eos": True}}
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.http.post, f"v2/models/{MODEL}/generate", json=body)
+        wait_for(lambda: pending(server, MODEL) == 1, "it runs")
+        server.http.post("abort_request", json={"abort_all": True})
+    assert (answer.result().status_code, answer.result().json()) == (400, {"error": "the request was cancelled"})
+    after = counts(server, MODEL)["inference_stats"]
+    assert (after["fail"]["count"], after["success"]) == (before["fail"]["count"] + 1, before["success"])
+    assert cancelled(server) == lost + 1
+
+
+def cancelled(server: Server) -> int:
+    """How many of the model's requests were cancelled, as its metrics say."""
+    name = f'nv_inference_request_failure{{model="{MODEL}",reason="CANCELED",version="1"}} '
+    return int(server.http.get("metrics").text.partition(name)[2].partition("\n")[0])
+
+
 def test_who_leaves_while_a_large_body_is_read_is_not_answered(server: Server) -> None:
     path, body = f"v2/models/{MODEL}/generate", {"text_input": "a", "ignore_eos": True, "pad": "x" * 2**24}
     before = counts(server, MODEL)["inference_stats"]

@@ -63,6 +63,14 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     assert small.status_code == 413
 
 
+@pytest.mark.parametrize("said", [str(2**31 + 1), "9" * 20, "9" * 5000, "5,5", "+5"])
+def test_a_length_that_no_route_of_tritons_reads_to_its_end_is_answered_in_its_shape(server: Server, said: str) -> None:
+    head = f"POST /nbgen/v2/models/simple/infer HTTP/1.1\nHost: localhost\nAuthorization: token {TOKEN}\n"
+    answer = raw(server, head + f"Content-Length: {said}")
+    words = b"exceeds the maximum allowed" if said.isdigit() else b"is not a length in bytes"
+    assert (answer.split(b" ")[1], words in answer.partition(b'{"error":"')[2]) == (b"400", True), answer
+
+
 @pytest.mark.parametrize(
     ("path", "size"), [("abort_request", 20 * 2**16), ("v1/completions", 24 * 2**20), ("generate", 80 * 2**20)]
 )
