@@ -30,7 +30,7 @@ class Answer:
     def __init__(self, id: str, body: Body, model: str, created: float, *, after: int = -1) -> None:
         """A stream leaves out the events up to the number `after`."""
         self._head = {"id": id, "object": "response", "created_at": int(created), "model": model, **_repeated(body)}
-        self._output = Output(id, logprobs=body.logprobs)
+        self._output = Output(id, logprobs=body.logprobs, summary=body.summary is not None)
         self._read = 0
         self._sequence = 0
         self._after = after
@@ -143,7 +143,7 @@ def _repeated(body: Body) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
+        "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": body.summary},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.kept,

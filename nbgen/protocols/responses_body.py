@@ -57,7 +57,7 @@ OF_CHATS = {
     "logprobs": f"top_logprobs, or {LOGPROBS} in include",
 }
 UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
-    # Thoughts are told whole, however short or long a summary may be.
+    # Thoughts are told whole, as their own summary, however short or long that may be.
     **dict.fromkeys(("summary", "generate_summary"), (None, "auto", "concise", "detailed")),
     "context": (None, "auto", "all_turns"),
     "mode": (None, "standard"),
@@ -102,9 +102,12 @@ class TextOptions(msgspec.Struct):
 
 
 class ReasoningOptions(msgspec.Struct):
-    """How much the model is to think."""
+    """How much the model is to think, and whether its thoughts are told as a summary."""
 
     effort: str | None = None
+    summary: str | None = None
+    #: The same, as it was called before.
+    generate_summary: str | None = None
 
 
 class Reference(msgspec.Struct):
@@ -152,6 +155,12 @@ class Body(msgspec.Struct, kw_only=True):
     def logprobs(self) -> bool:
         """Whether the text comes with its log-probabilities."""
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+
+    @property
+    def summary(self) -> str | None:
+        """Which summary of thoughts is asked for, if one is."""
+        given = self.reasoning or ReasoningOptions()
+        return given.summary or given.generate_summary
 
     @property
     def kept(self) -> bool:

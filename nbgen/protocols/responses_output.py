@@ -18,14 +18,19 @@ Status = str
 
 
 class Kind(NamedTuple):
-    """A type of items with text, and the type of their part, which its events are named after."""
+    """A type of items with text, the type of their part and the field that has it, and what its events are called."""
 
     type: str
     part: str
+    text_events: str
+    part_events: str = "content_part"
+    field: str = "content"
 
 
-MESSAGE = Kind("message", "output_text")
-REASONING = Kind("reasoning", "reasoning_text")
+MESSAGE = Kind("message", "output_text", "output_text")
+REASONING = Kind("reasoning", "reasoning_text", "reasoning_text")
+#: Where clients look who ask for one.
+SUMMARY = Kind("reasoning", "summary_text", "reasoning_summary_text", "reasoning_summary_part", "summary")
 
 
 class TextItem:
@@ -44,29 +49,30 @@ class TextItem:
             {"role": "assistant"} if self.kind is MESSAGE else {"summary": [], "encrypted_content": None}
         )
         part = [self._part(self._text)] if self._pieces else []
-        return {"id": self._id, "type": self.kind.type, "status": status, **own, "content": part}
+        return {"id": self._id, "type": self.kind.type, "status": status, **own, self.kind.field: part}
 
     def begin(self) -> list[Event]:
         """The events that open the item and its empty part."""
         item = {"type": "response.output_item.added", "output_index": self._index, "item": self.fields("in_progress")}
         self._pieces.append("")
-        return [item, self._event("content_part.added", part=self._part(""))]
+        return [item, self._event(f"{self.kind.part_events}.added", part=self._part(""))]
 
     def grow(self, text: str, logprobs: list[dict[str, Any]]) -> Event:
         """Append text to the item; the event that tells of it."""
         self._pieces.append(text)
-        if self.kind is REASONING:
-            return self._event(f"{self.kind.part}.delta", delta=text)
+        name = f"{self.kind.text_events}.delta"
+        if self.kind is not MESSAGE:
+            return self._event(name, delta=text)
         if self._logprobs is not None:
             self._logprobs += logprobs
-        return self._event(f"{self.kind.part}.delta", delta=text, logprobs=logprobs)
+        return self._event(name, delta=text, logprobs=logprobs)
 
     def end(self, status: Status) -> list[Event]:
         """The events that close the item, complete or cut."""
         more = {"logprobs": self._logprobs or []} if self.kind is MESSAGE else {}
         return [
-            self._event(f"{self.kind.part}.done", text=self._text, **more),
-            self._event("content_part.done", part=self._part(self._text)),
+            self._event(f"{self.kind.text_events}.done", text=self._text, **more),
+            self._event(f"{self.kind.part_events}.done", part=self._part(self._text)),
             {"type": "response.output_item.done", "output_index": self._index, "item": self.fields(status)},
         ]
 
@@ -80,7 +86,7 @@ class TextItem:
         return {"type": self.kind.part, "text": text, **more}
 
     def _event(self, name: str, **fields: Any) -> Event:
-        place = {"item_id": self._id, "output_index": self._index, "content_index": 0}
+        place = {"item_id": self._id, "output_index": self._index, f"{self.kind.field}_index": 0}
         return {"type": f"response.{name}", **place, **fields}
 
 
@@ -127,9 +133,11 @@ class CallItem:
 class Output:
     """All items of one response. Their ids follow from `id`, so that the same outputs make the same items again."""
 
-    def __init__(self, id: str, *, logprobs: bool) -> None:
+    def __init__(self, id: str, *, logprobs: bool, summary: bool) -> None:
+        """Thoughts are told as their own `summary`, or as they are."""
         self._id = id
         self._logprobs = logprobs
+        self._thoughts = SUMMARY if summary else REASONING
         #: Of tokens whose text has not come yet.
         self._pending: list[dict[str, Any]] = []
         self._done: list[dict[str, Any]] = []
@@ -153,7 +161,7 @@ class Output:
             elif part.tool_call:
                 events += self._end_call(part.tool_call, "incomplete" if part.cut else "completed")
             elif part.reasoning:
-                events += self._grow(REASONING, part.reasoning)
+                events += self._grow(self._thoughts, part.reasoning)
             elif part.content:
                 events += self._grow(MESSAGE, part.content)
             self._pending = []

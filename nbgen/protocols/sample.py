@@ -26,6 +26,8 @@ class Sample:
         self.completion_tokens = 0
         #: Completion tokens of reasoning, where it is told apart from the text.
         self.reasoning_tokens = 0
+        #: Tokens of which nothing is told yet: of a thought, or of a call that comes when it is known to be one.
+        self._untold = 0
         self.cached_tokens = 0
         self.media_tokens: dict[str, int] = {}
         self.logprobs: list[TokenLogprobs] = []
@@ -38,6 +40,7 @@ class Sample:
     def add(self, output: GenerateOutput) -> None:
         """Take in what a step gained."""
         self.text += output.text
+        self._untold += len(output.token_ids)
         if output.parts is not None:
             self._take_parts(output)
         self.output_ids += output.token_ids
@@ -65,11 +68,12 @@ class Sample:
         return same
 
     def _take_parts(self, output: GenerateOutput) -> None:
-        before = 0 if self.parts else len(self.output_ids)  # tokens that had no text of their own yet
         self.parts = self.parts or []
         self.parts += output.parts or ()
-        if self.parts and self.parts[-1].reasoning:
-            self.reasoning_tokens += before + len(output.token_ids)
+        if output.parts or output.finish_reason:
+            if self.parts and self.parts[-1].reasoning:
+                self.reasoning_tokens += self._untold
+            self._untold = 0
 
     @property
     def content(self) -> str:

@@ -73,6 +73,16 @@ def test_tokens_of_thoughts_are_counted_with_those_before_that_had_no_text() -> 
     assert found.reasoning_tokens == 5
 
 
+def test_tokens_of_a_call_are_none_of_the_thought_before_it() -> None:
+    thought = GenerateOutput(rid="r", token_ids=(1, 2), parts=[AnswerPart(reasoning="a")])
+    nothing = GenerateOutput(rid="r", token_ids=(3, 4), parts=[])
+    call = GenerateOutput(rid="r", token_ids=(5,), parts=[AnswerPart(tool_call=CALL)])
+    end = GenerateOutput(rid="r", token_ids=(6,), parts=[], finish_reason=FinishReason(type="length"))
+    assert sample(thought, nothing, call, end).reasoning_tokens == 2
+    assert sample(thought, nothing, thought).reasoning_tokens == 6
+    assert sample(thought, nothing, end).reasoning_tokens == 5
+
+
 def test_rows_of_tensors_follow_one_another_and_of_the_last_state_one_is_kept() -> None:
     found = sample(
         GenerateOutput(rid="r", tensors=[piece("logits", b"ab"), piece("last_hidden_state", b"x")]),

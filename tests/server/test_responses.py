@@ -77,6 +77,24 @@ def test_a_stream_builds_the_response(client: openai.OpenAI, extra: dict[str, An
     assert reasoning == (8 if extra is THINKS else 0)
 
 
+def test_thoughts_are_a_summary_for_who_asks_for_one(client: openai.OpenAI) -> None:
+    (plain,) = ask(client, extra_body=THINKS).output
+    assert (plain.summary, plain.content[0].type) == ([], "reasoning_text")
+    asked = {"reasoning": {"summary": "auto"}, "extra_body": THINKS}
+    response = ask(client, **asked)
+    (item,) = response.output
+    assert [(part.type, part.text) for part in item.summary] == [("summary_text", plain.content[0].text)]
+    assert (item.content, response.reasoning.summary) == (None, "auto")
+    told = list(ask(client, stream=True, **asked))
+    deltas = [event for event in told if event.type == "response.reasoning_summary_text.delta"]
+    assert "".join(event.delta for event in deltas) == item.summary[0].text
+    assert {event.summary_index for event in deltas} == {0}
+    around = [event.type.removeprefix("response.") for event in told[2:-1] if event not in deltas]
+    part = ["reasoning_summary_part.added", "reasoning_summary_text.done", "reasoning_summary_part.done"]
+    assert around == ["output_item.added", *part, "output_item.done"]
+    assert told[-1].response.output[0].summary == item.summary
+
+
 def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
     asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     tokens = ask(client, **asked).output[0].content[0].logprobs
