@@ -60,7 +60,10 @@ function node(token, depth) {
   return make ? make(token, depth) : [token.raw ?? ""];
 }
 
-const wrap = (tag) => (token, depth) => [h(tag, {}, ...nodes(token.tokens ?? [], depth))];
+/** Marks, bars and columns stand where lines begin: on the right of what is written from right to left. */
+const AS_WRITTEN = { dir: "auto" };
+
+const wrap = (tag, attributes = {}) => (token, depth) => [h(tag, attributes, ...nodes(token.tokens ?? [], depth))];
 
 const MAKERS = {
   space: () => [],
@@ -68,7 +71,7 @@ const MAKERS = {
   hr: () => [h("hr")],
   br: () => [h("br")],
   paragraph: wrap("p"),
-  blockquote: wrap("blockquote"),
+  blockquote: wrap("blockquote", AS_WRITTEN),
   strong: wrap("strong"),
   em: wrap("em"),
   del: wrap("del"),
@@ -94,7 +97,7 @@ function link(href, children) {
 function list(token, depth) {
   const items = token.items.map((item) => h("li", { class: item.task && "nbgen-task" }, ...nodes(parts(item), depth)));
   const start = token.ordered && token.start !== 1 ? { start: token.start } : {};
-  return h(token.ordered ? "ol" : "ul", start, ...items);
+  return h(token.ordered ? "ol" : "ul", { ...AS_WRITTEN, ...start }, ...items);
 }
 
 /** An item's tokens: its texts are paragraphs where there are blank lines, and a task's box belongs to the first. */
@@ -109,7 +112,7 @@ function parts({ task, checked, loose, tokens }) {
 function table(token, depth) {
   const row = (cells, tag) =>
     h("tr", {}, ...cells.map((cell, i) => h(tag, { align: token.align[i] }, ...nodes(cell.tokens, depth))));
-  return h("table", {}, h("thead", {}, row(token.header, "th")), h("tbody", {}, ...token.rows.map((cells) => row(cells, "td"))));
+  return h("table", AS_WRITTEN, h("thead", {}, row(token.header, "th")), h("tbody", {}, ...token.rows.map((cells) => row(cells, "td"))));
 }
 
 function languageOf({ lang = "" }) {

@@ -13,7 +13,7 @@ const ALLOWED = new Set(
   "div p h3 h4 h5 h6 ul ol li strong em del code pre blockquote hr br a table thead tbody tr th td span button".split(" "),
 );
 const MATHML = new Set("math mrow mi mn mo ms mtext mspace mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd".split(" "));
-const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "title", "aria-label", "role"]);
+const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "title", "aria-label", "role", "dir"]);
 
 function page(text) {
   const root = document.createElement("div");
@@ -124,13 +124,13 @@ test("a formula that is still open does not settle", () => {
 test("markup means what it says", () => {
   const shows = (text, html) => assert.equal(page(text).childNodes.join(""), html);
   shows("**a** _b_ ~~c~~ `d`", "<p><strong>a</strong> <em>b</em> <del>c</del> <code>d</code></p>");
-  shows("# T\n\n1. x\n2. y", "<h3>T</h3><ol><li>x</li><li>y</li></ol>");
+  shows("# T\n\n1. x\n2. y", '<h3>T</h3><ol dir="auto"><li>x</li><li>y</li></ol>');
   shows("<b>raw</b> &amp; &#65;", "<p>&lt;b>raw&lt;/b> &amp; A</p>");
   shows("[x](javascript:alert(1))", "<p>x</p>");
-  shows("- [x] done", '<ul><li class="nbgen-task">☑ done</li></ul>');
-  shows("- a\n  - b\n\n    c", "<ul><li>a<ul><li><p>b</p><p>c</p></li></ul></li></ul>");
-  shows("1. **a**\n\n   b", "<ol><li><p><strong>a</strong></p><p>b</p></li></ol>");
-  shows("- [ ] a\n\n  b", '<ul><li class="nbgen-task"><p>☐ a</p><p>b</p></li></ul>');
+  shows("- [x] done", '<ul dir="auto"><li class="nbgen-task">☑ done</li></ul>');
+  shows("- a\n  - b\n\n    c", '<ul dir="auto"><li>a<ul dir="auto"><li><p>b</p><p>c</p></li></ul></li></ul>');
+  shows("1. **a**\n\n   b", '<ol dir="auto"><li><p><strong>a</strong></p><p>b</p></li></ol>');
+  shows("- [ ] a\n\n  b", '<ul dir="auto"><li class="nbgen-task"><p>☐ a</p><p>b</p></li></ul>');
   shows("3~5 or 10~20", "<p>3~5 or 10~20</p>");
   shows("a<br>b <BR /><i>", "<p>a<br></br>b <br></br>&lt;i></p>");
   shows("<br>\n<i>", "<br></br>\n&lt;i>");

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, nullcontext, suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from nbgen.errors import NbgenError, Unavailable, from_status, in_words
@@ -74,6 +74,13 @@ class TextStream:
                 "asyncio's tasks take its .read()>"
             )
         return f"<stream, {self.result.finish_reason or 'open'}: {self.result.text[-60:]!r}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            known = name in Result.__dataclass_fields__ or (hasattr(Result, name) and not name.startswith("_"))
+            meant = f"; once it is read, its result has: .result.{name}" if known else ""
+            raise shortened(AttributeError(f"'TextStream' object has no attribute {name!r}{meant}"))
 
     def __iter__(self) -> Iterator[str]:
         return _Loop(self)

@@ -125,7 +125,8 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell_and_each_paragr
 
     hebrew = "שלום"
     page.unroute_all()
-    answer_with(page, f"{hebrew} `print(1)` $x+1$\n\n- {hebrew}\n\nLatin\n\n```\n{hebrew}\n```")
+    marked = f"- {hebrew}\n\n> {hebrew}\n\n| {hebrew} | a |\n|---|---|"
+    answer_with(page, f"{hebrew} `print(1)` $x+1$\n\n{marked}\n\nLatin\n\n- Latin\n\n```\n{hebrew}\n```")
     panel.ask(hebrew)
     expect(panel.status).to_have_text("Answer ready, 9 tokens")
     side = """(element) => {
@@ -136,7 +137,9 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell_and_each_paragr
     }"""
     text = panel.answers.last.locator(".nbgen-text")
     assert text.locator("> p").first.evaluate(side) == "right"
-    assert text.get_by_role("listitem").evaluate(side) == "right"
+    assert text.get_by_role("listitem").first.evaluate(side) == "right"
+    ways = "all => all.map((one) => getComputedStyle(one).direction)"
+    assert text.locator("ul, blockquote, table").evaluate_all(ways) == ["rtl", "rtl", "rtl", "ltr"], "dots and bars"
     assert text.locator("> p").nth(1).evaluate(side) == "left"
     assert text.locator("pre code").evaluate(side.replace("element.getB", "element.parentNode.getB")) == "middle"
     assert panel.message.get_attribute("dir") == "auto"

@@ -65,6 +65,19 @@ def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, page: Page) -> None:
     page.get_by_role("button", name="Interrupt").click()
 
 
+def test_in_a_view_of_its_own_it_is_as_high_as_that(lab: Lab, page: Page) -> None:
+    notebook = Notebook.opened(page, lab, lab.write("view.ipynb", CHAT))
+    notebook.run(0)
+    Panel(page).message.wait_for()
+    notebook.command("notebook:create-output-view")
+    view = page.locator(".jp-LinkedOutputView")
+    heights = "view => [view, view.querySelector('.nbgen')].map((one) => one?.offsetHeight ?? 0)"
+    until(lambda: (lambda own, panel: own - 60 < panel < own)(*view.evaluate(heights)))
+    page.evaluate("window.jupyterapp.shell.currentWidget.dispose()")
+    page.wait_for_function("window.jupyterapp.shell.currentWidget?.sessionContext")
+    notebook.shut_down()
+
+
 def test_in_voila(lab: Lab, page: Page) -> None:
     name = lab.write("voila.ipynb", CHAT)
     page.goto(f"{lab.url}voila/render/{name}?token={lab.token}")

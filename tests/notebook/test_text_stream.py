@@ -86,6 +86,14 @@ def test_a_run_that_breaks_off_raises_and_keeps_its_text(last: list[Any], words:
     assert list(answer) == []
 
 
+@pytest.mark.parametrize("name", ["text", "usage", "value", "to_df"])
+def test_who_forgot_to_read_it_is_told_where_the_answer_will_be(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}'; once it is read, its result has: \.result\.{name}$"):
+        getattr(stream(delta("a")), name)
+    with pytest.raises(AttributeError, match=r"no attribute 'txt'$"):
+        stream(delta("a")).txt  # noqa: B018
+
+
 def test_leaving_closes_the_connection() -> None:
     closed: list[bool] = []
 
