@@ -301,7 +301,7 @@ class Engine:
             return self._fail(sequence, sequence.why_no_token)
         logprobs = self._logprobs.output(sequence, token, numbers)
         if sequence.budget == 0:
-            output = self._end(sequence, FinishReason(type="length", length=0))
+            output = self._end(sequence, FinishReason(type="length", length=0), sequence.rest())
             return msgspec.structs.replace(output, logprobs=logprobs)
         try:
             text = sequence.append(token)

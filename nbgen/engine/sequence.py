@@ -263,9 +263,9 @@ class Sequence:
         return self.stop_strings.append(self.detokenizer.flush()) + self.stop_strings.flush()
 
     def rest(self) -> str:
-        """The same of one that is ended, if a tokenizer can tell it."""
+        """All text of one that is ended that is still to come, if a tokenizer can tell it."""
         try:
-            return self.flush()
+            return self.prefix_text + self.flush()
         except Exception:  # whatever that raises
             log.exception("request %s: the end of its text", self.rid)
             return ""

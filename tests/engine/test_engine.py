@@ -139,6 +139,16 @@ def test_max_new_tokens_zero_runs_the_prompt_only(tiny_engine: Assembly) -> None
     assert output.prompt_tokens == 5
 
 
+@pytest.mark.parametrize("budget", [0, 5])
+def test_what_an_answer_begins_with_is_shown_where_nothing_follows(tiny_engine: Assembly, idle, budget: int) -> None:
+    begun = tiny_engine.admission._tokenizer.encode("caf\u00e9")
+    request = GenerateRequest(rid="r", text="Hello", prefix_ids=begun, params=greedy(max_new_tokens=budget))
+    tiny_engine.engine.add(tiny_engine.admission.sequences(request))
+    (output,) = tiny_engine.engine.abort("r") if budget else tiny_engine.engine.step()
+    assert (output.text, output.token_ids) == ("caf\u00e9", ())
+    idle()
+
+
 def test_whoever_says_how_much_of_a_prompt_goes_beside_streams_leaves_it_its_patience(tiny_engine: Assembly) -> None:
     usual = tiny_engine.engine._scheduler.mixed_chunk
     own = _mixed_chunk(tiny_engine.engine._runner, EngineConfig(model="m", mixed_chunk=9))
