@@ -1,6 +1,7 @@
 """Dynamic batching: requests of equal shapes that wait at the same time are computed together. One thread a module.
 
-Follows Triton's dynamic batcher: up to the model's batch size, for at most its queue delay. Knows no tensors.
+Follows Triton's dynamic batcher: up to the model's batch size, for at most its queue delay. Another thread answers who
+is late, since what computes may not come back. Knows no tensors.
 """
 
 import logging
@@ -18,6 +19,8 @@ from nbgen.tensor_spec import ModelSpec
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 4096
+#: Between two looks at who is late.
+LOOK_SECONDS = 0.25
 
 
 class Computed(NamedTuple):
@@ -50,11 +53,14 @@ class Waiting(NamedTuple):
     arrived: int
     entries: int
 
-    @property
-    def expired(self) -> bool:
-        """Whether it has waited longer than its caller wants to."""
-        timeout = self.request.timeout_us * 1000
-        return timeout > 0 and time.monotonic_ns() - self.arrived > timeout
+    def late(self, seconds: float | None) -> str:
+        """Why it has waited longer than its caller wants to, or than anybody may; empty where it has not."""
+        waited, timeout = time.monotonic_ns() - self.arrived, self.request.timeout_us * 1000
+        if 0 < timeout < waited:
+            return f"Request timeout expired: it waited over {self.request.timeout_us} microseconds"
+        if seconds is not None and waited > seconds * 1e9:
+            return f"the request waited {seconds:g} seconds for its turn, as long as one may: try again later"
+        return ""
 
     @property
     def likeness(self) -> Hashable:
@@ -66,25 +72,37 @@ class Waiting(NamedTuple):
 class Batcher:
     """Runs one module; `send` gets an output for every request, whatever happens to it.
 
-    `lost` is called once a failure has left the module unusable.
+    `lost` is called once a failure has left the module unusable. Nobody waits for longer than `queue_seconds` to be
+    computed, nor then for longer than `run_seconds`; None: no limit.
     """
 
     def __init__(
-        self, module: Module, send: Callable[[InferOutput], None], lost: Callable[[], None] = lambda: None
+        self,
+        module: Module,
+        send: Callable[[InferOutput], None],
+        lost: Callable[[], None] = lambda: None,
+        *,
+        queue_seconds: float | None = None,
+        run_seconds: float | None = None,
     ) -> None:
         self._module = module
         self._send = send
         self._lost = lost
         self._most = max(1, module.spec.max_batch_size)
         self._delay_ns = module.spec.max_queue_delay_us * 1000
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
-        self._held: Waiting | None = None
-        #: The ids of those that wait and that somebody wants.
-        self._wanted: set[str] = set()
+        self._queue_seconds, self._run_seconds = queue_seconds, run_seconds
+        #: The ids of those that came, and of those some that are answered already.
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._held: str | None = None
+        self._waiting: dict[str, Waiting] = {}
+        #: What is computed, and since when, in monotonic seconds.
+        self._running: tuple[float, list[Waiting]] = 0.0, []
         self._closed = False
+        self._over = threading.Event()
         #: Held while a request is put into the queue, or what ends that.
         self._entrance = threading.Lock()
-        threading.Thread(target=self._run, name=f"module-{module.spec.name}", daemon=True).start()
+        for target, name in ((self._run, "module"), (self._watch, "late")):
+            threading.Thread(target=target, name=f"{name}-{module.spec.name}", daemon=True).start()
 
     def add(self, request: InferRequest) -> None:
         """Let the request wait for its turn."""
@@ -92,21 +110,23 @@ class Batcher:
         with self._entrance:
             full = self._queue.qsize() >= MAX_WAITING
             if not (full or self._closed):
-                self._wanted.add(request.rid)
-                self._queue.put(item)
+                self._waiting[request.rid] = item
+                self._queue.put(request.rid)
                 return
         why = f"the queue of {request.model} is full ({MAX_WAITING} waiting)"
         self._fail(item, why if full else f"{request.model} was unloaded", 503)
 
     def drop(self, rid: str) -> None:
         """Forget a request that has not begun."""
-        self._wanted.discard(rid)
+        self._refuse(rid, "the request was cancelled", 400)
 
     def close(self) -> None:
         """Refuse what waits, and end once the present batch is done."""
         with self._entrance:
             self._closed = True
             self._queue.put(None)
+        for rid in list(self._waiting):
+            self._refuse(rid, f"{self._module.spec.name} was unloaded", 503)
 
     def _entries(self, request: InferRequest) -> int:
         """Where nothing is batched, no dimension counts entries."""
@@ -116,28 +136,44 @@ class Batcher:
     def _run(self) -> None:
         while not self._closed:
             if (first := self._next(None)) is not None:
-                self._execute(self._collect(first))
-        while (left := self._next(0)) is not None:
-            self._fail(left, f"{left.request.model} was unloaded", 503)
+                batch = self._collect(first)
+                self._execute([item for item in batch if self._waiting.pop(item.request.rid, None)])
+        self._over.set()
         self._module.release()
+
+    def _watch(self) -> None:
+        """Answer those that are late while others are computed, perhaps for ever."""
+        while not self._over.wait(LOOK_SECONDS):
+            for item in list(self._waiting.values()):
+                self._is_late(item)
+            began, batch = self._running
+            if batch and self._run_seconds is not None and time.monotonic() - began > self._run_seconds:
+                self._running = 0.0, []
+                for item in batch:
+                    self._fail(item, f"timeout: it ran {self._run_seconds:g} seconds, as long as a request may", 503)
+
+    def _is_late(self, item: Waiting) -> bool:
+        """Whether a request has waited too long, which it then is told."""
+        if why := item.late(self._queue_seconds):
+            self._refuse(item.request.rid, why, 503)
+        return bool(why)
+
+    def _refuse(self, rid: str, error: str, status: int) -> None:
+        """Answer a request that has not begun; who has begun, or is answered, is not here."""
+        if (item := self._waiting.pop(rid, None)) is not None:
+            self._fail(item, error, status)
 
     def _next(self, timeout: float | None) -> Waiting | None:
         """The next request that is to be computed; None when the time is over or the module goes."""
-        while (item := self._take(timeout)) is not None:
-            if item.request.rid not in self._wanted:
-                self._fail(item, "the request was cancelled", 400)
-            elif item.expired:
-                self._wanted.discard(item.request.rid)
-                waited = f"it waited over {item.request.timeout_us} microseconds"
-                self._fail(item, f"Request timeout expired: {waited}", 503)
-            else:
+        while (rid := self._take(timeout)) is not None:
+            if (item := self._waiting.get(rid)) is not None and not self._is_late(item):
                 return item
         return None
 
-    def _take(self, timeout: float | None) -> Waiting | None:
-        item, self._held = self._held, None
+    def _take(self, timeout: float | None) -> str | None:
+        rid, self._held = self._held, None
         try:
-            return item or self._queue.get(timeout=timeout)
+            return rid or self._queue.get(timeout=timeout)
         except queue.Empty:
             return None
 
@@ -150,19 +186,16 @@ class Batcher:
             if (item := self._next(left)) is None:
                 break
             if item.likeness != first.likeness or entries + item.entries > self._most:
-                self._held = item
+                self._held = item.request.rid
                 break
             batch.append(item)
             entries += item.entries
         return batch
 
     def _execute(self, batch: list[Waiting]) -> None:
-        self._wanted.difference_update(item.request.rid for item in batch)
-        if self._closed:
-            for item in batch:
-                self._fail(item, f"{item.request.model} was unloaded", 503)
-            return
-        computed = self._computed(batch)
+        self._running = time.monotonic(), batch
+        computed = self._computed(batch) if batch else None
+        self._running = 0.0, []
         if computed is None:
             for item in batch if len(batch) > 1 else ():  # only now: the exception held what had been computed
                 self._execute([item])

@@ -32,6 +32,7 @@ class TensorModels:
     def __init__(self, channel: Channel, config: EngineConfig) -> None:
         self._channel = channel
         self._device = device.named(config.device)
+        self._queue_seconds, self._run_seconds = config.queue_seconds, config.run_seconds
         self._batchers: dict[str, Batcher] = {}
         #: The ids of loads that are under way and that somebody wants.
         self._wanted: set[str] = set()
@@ -75,7 +76,9 @@ class TensorModels:
             log.warning("%s is loaded, too late for who asked for it", name)
             return
         before = self._batchers.get(name)
-        self._batchers[name] = Batcher(module, self._send, _end)
+        self._batchers[name] = Batcher(
+            module, self._send, _end, queue_seconds=self._queue_seconds, run_seconds=self._run_seconds
+        )
         if before is not None:
             before.close()
 

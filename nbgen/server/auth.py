@@ -76,6 +76,8 @@ class AuthenticatedHandler(APIHandler):
                 "send `Authorization: Bearer <token>`, or `x-api-key`, with the server's token or nbgen's key"
             )
         action = self.actions[self.request.method or ""]
+        if action == "write" and self.request.method == "GET":  # of which Jupyter checks nothing
+            self.check_xsrf_cookie()
         if not await _settled(self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)):
             raise Forbidden(f"you may not {action} on nbgen")
 
@@ -102,12 +104,14 @@ class AuthenticatedHandler(APIHandler):
 
         An unknown caller is refused later, in plainer words, and so is who shows a wrong token, which no foreign page
         can have a browser send. Without authentication a cookie vouches for nothing; a foreign page is told by its
-        Origin, and cannot send JSON without a preflight.
+        Origin, or by Sec-Fetch-Site where it shows an address as a picture, and cannot send JSON without a preflight.
         """
         if self._has_key or getattr(self, "_jupyter_current_user", None) is None:
             return
         if not self.identity_provider.auth_enabled:
-            if not self.check_origin():
+            headers = self.request.headers
+            shown = headers.get("Sec-Fetch-Site") == "cross-site" and "Origin" not in headers
+            if shown or not self.check_origin():
                 raise Forbidden("requests from other origins are not allowed")
         elif not self._shows_token():
             super().check_xsrf_cookie()

@@ -24,7 +24,7 @@ class Recorder:
     for `exit` ends all. After one for `last` it is of no use any more.
     """
 
-    def __init__(self, most: int, delay_us: int = 0) -> None:
+    def __init__(self, most: int, delay_us: int = 0, **limits: float) -> None:
         self.spec = ModelSpec(name="m", inputs=(), outputs=(), max_batch_size=most, max_queue_delay_us=delay_us)
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
@@ -32,7 +32,7 @@ class Recorder:
         self.computing = threading.Event()
         self.answers: queue.Queue[InferOutput] = queue.Queue()
         self.lost, self.released = threading.Event(), threading.Event()
-        self.batcher = Batcher(self, self.answers.put, self.lost.set)
+        self.batcher = Batcher(self, self.answers.put, self.lost.set, **limits)
 
     def compute(self, requests: list[InferRequest]) -> Computed:
         self.computing.set()
@@ -134,6 +134,30 @@ def test_the_dropped_and_the_late_are_not_computed(held: Recorder) -> None:
     assert (answers["dropped"].status, answers["late"].status, answers["kept"].error) == (400, 503, None)
     assert "Request timeout expired" in answers["late"].error
     assert held.batches == [["first"], ["kept"]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "timeout_us", "late", "words"),
+    [
+        ({}, 1, "second", "Request timeout expired: it waited over 1 microseconds"),
+        ({"queue_seconds": 0.01}, 0, "second", "waited 0.01 seconds for its turn"),
+        ({"run_seconds": 0.01}, 0, "first", "ran 0.01 seconds, as long as a request may"),
+    ],
+)
+def test_a_module_that_does_not_come_back_leaves_nobody_waiting(
+    limits: dict[str, float], timeout_us: int, late: str, words: str
+) -> None:
+    stuck = Recorder(4, **limits)
+    stuck.gate.clear()
+    stuck.add("first", entries=4)
+    assert stuck.computing.wait(PATIENCE)
+    stuck.add("second", timeout_us=timeout_us)
+    (refused,) = stuck.take(1).values()
+    assert (refused.rid, refused.status, words in refused.error) == (late, 503, True)
+    stuck.batcher.close()
+    assert late == "second" or stuck.take(1)["second"].error == "m was unloaded"
+    stuck.gate.set()
+    assert stuck.released.wait(PATIENCE)
 
 
 def test_who_is_kept_for_the_next_batch_may_still_be_dropped(held: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,8 @@ def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Pa
             assert (
                 client.post("abort_request", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
             )
+            for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+                assert client.get("flush_cache", headers={"Sec-Fetch-Site": site}).status_code == status
     finally:
         server.stop()
 

@@ -87,6 +87,8 @@ def test_a_cookie_needs_the_xsrf_header_and_the_right_origin(jupyter: Server) ->
         assert browser.post("abort_request", json={}).status_code == 403
         xsrf = {"X-XSRFToken": browser.cookies["_xsrf"]}
         assert browser.post("abort_request", json={}, headers=xsrf).status_code == 200
+        for headers, status in (({}, 403), ({"Referer": "https://evil.example/"}, 403), (xsrf, 200)):
+            assert browser.get("flush_cache", headers=headers).status_code == status
         foreign = {**xsrf, "Origin": "https://evil.example"}
         assert browser.post("abort_request", json={}, headers=foreign).status_code == 404
         assert browser.get("api/v1/hello", headers={"Origin": "https://evil.example"}).status_code == 404
