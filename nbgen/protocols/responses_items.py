@@ -120,11 +120,10 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
             case FunctionCallOutput(output, call_id, name):
                 result = {"role": "tool", "tool_call_id": call_id, "name": name or names.get(call_id, "")}
                 left, images = _without_images(_content(output))
-                if turns and turns[-1] is shown:
-                    images = turns.pop()["content"] + images
+                shown = turns.pop() if turns and turns[-1] is shown else {"role": "user", "content": []}
                 turns.append(result | {"content": left})
-                if images:
-                    turns.append(shown := {"role": "user", "content": images})
+                shown["content"] += images
+                turns += [shown] if shown["content"] else []
     return turns
 
 
@@ -169,8 +168,10 @@ def _content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 
 def _without_images(content: str | list[dict[str, Any]]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
     """What else there is, and the images."""
-    images = [part for part in content if isinstance(part, dict) and part.get("type") == "image_url"]
-    return [part for part in content if part not in images] if images and isinstance(content, list) else content, images
+    if isinstance(content, str):
+        return content, []
+    images = [part for part in content if part.get("type") == "image_url"]
+    return [part for part in content if part.get("type") != "image_url"], images
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
