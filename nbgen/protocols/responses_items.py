@@ -98,9 +98,13 @@ def in_parts(item: Item) -> Item:
 
 
 def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Items as a chat's messages: what the model said, thought and called in a row is one turn of its own."""
+    """Items as a chat's messages: what the model said, thought and called in a row is one turn of its own.
+
+    Images of results, for which chat templates have no place there, are a user's turn behind the last result in a row.
+    """
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}
+    shown: dict[str, Any] = {}
     for item in items:
         match msgspec.convert(item, _Known):
             case Message() as message:
@@ -114,8 +118,12 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
                 called = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
                 _own_turn(turns).setdefault("tool_calls", []).append(called)
             case FunctionCallOutput(output, call_id, name):
-                result = {"tool_call_id": call_id, "name": name or names.get(call_id, ""), "content": _content(output)}
-                turns.append({"role": "tool", **result})
+                result = {"role": "tool", "tool_call_id": call_id, "name": name or names.get(call_id, "")}
+                left, images = _without_images(_content(output))
+                shown = turns.pop() if turns and turns[-1] is shown else {"role": "user", "content": []}
+                turns.append(result | {"content": left})
+                shown["content"] += images
+                turns += [shown] if shown["content"] else []
     return turns
 
 
@@ -156,6 +164,14 @@ def _own_turn(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
 
 def _content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return content if isinstance(content, str) else [_part(part) for part in content]
+
+
+def _without_images(content: str | list[dict[str, Any]]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
+    """What else there is, and the images."""
+    if isinstance(content, str):
+        return content, []
+    images = [part for part in content if part.get("type") == "image_url"]
+    return [part for part in content if part.get("type") != "image_url"], images
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,18 @@ def test_a_result_has_the_name_of_its_call() -> None:
     }
 
 
+def test_images_of_results_are_a_users_turn_behind_the_last_of_them() -> None:
+    urls = [f"data:image/png;base64,{name}" for name in "ab"]
+    given = [{"type": "input_image", "image_url": url} for url in urls]
+    results = [RESULT | {"output": given[:1]}, RESULT, RESULT | {"output": [*RESULT["output"], given[1]]}]
+    asked, *answered, user, said = chat_turns(input_items([CALL, *results, {"role": "user", "content": "and?"}]))
+    done = [{"type": "text", "text": "done"}]
+    assert [(turn["role"], turn["content"]) for turn in answered] == [("tool", []), ("tool", done), ("tool", done)]
+    images = [{"type": "image_url", "image_url": {"url": url, "detail": "auto"}} for url in urls]
+    assert user == {"role": "user", "content": images}
+    assert (asked["role"], said) == ("assistant", {"role": "user", "content": "and?"})
+
+
 def test_a_result_may_have_a_name_of_its_own_and_no_call() -> None:
     (result,) = chat_turns(input_items([{"type": "function_call_output", "call_id": None, "name": "g", "output": "x"}]))
     assert result == {"role": "tool", "tool_call_id": "", "name": "g", "content": "x"}

@@ -109,6 +109,23 @@ def test_chats_go_through_the_models_template(seeing: Server, reference: Referen
     assert kept["run"]["messages"][0]["content"][0] == {"type": "image_url"}
 
 
+def test_what_a_function_shows_is_seen(seeing: Server) -> None:
+    asked = {"role": "user", "content": "look"}
+    call = {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1"}
+    shown = {"type": "input_image", "image_url": data_url(picture(1))}
+    ending = {"max_output_tokens": NEW_TOKENS, "ignore_eos": True, "temperature": 0}
+    seen, said = (
+        seeing.http.post("v1/responses", json={"input": [asked, call, *rest], **ending}).json()
+        for rest in (
+            [result | {"output": [shown]}],
+            [result | {"output": ""}, {"role": "user", "content": [shown]}],
+        )
+    )
+    assert seen["output"][0]["content"] == said["output"][0]["content"]
+    assert seen["usage"]["input_tokens"] == said["usage"]["input_tokens"]
+
+
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/responses", "api/v1/runs", "tokenize"])
 def test_a_templates_options_are_no_media(seeing: Server, path: str) -> None:
     name = "template_options" if path == "api/v1/runs" else "chat_template_kwargs"
