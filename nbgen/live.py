@@ -89,8 +89,8 @@ class LiveServer:
         self.stop()
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "stopped"
-        return f"<nbgen server of a live model at {self.url}, {state}; .stop() ends it>"
+        state = "running; .stop() ends it" if self.running else "stopped"
+        return f"<nbgen server of a live model at {self.url}, {state}>"
 
 
 def _folder() -> PrivateFolder:

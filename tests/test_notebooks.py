@@ -67,7 +67,7 @@ SAID = {
         "Arr! 3 + 4",
         "pieces, written while epochs",
         "perplexity of",
-        "stopped; .stop()",
+        ", stopped>",
         "training mode: True",
     ),
     "your_data": (

@@ -85,7 +85,7 @@ const MAKERS = {
   link: (token, depth) => link(token.href, nodes(token.tokens, depth)),
   image: (token) => link(token.href, [`image: ${token.text || token.href}`]),
   list: (token, depth) => [list(token, depth)],
-  table: (token, depth) => [scroller("Table", "div", { class: "nbgen-table" }, table(token, depth))],
+  table: (token, depth) => [scroller("Table", "div", { class: "nbgen-table", ...AS_WRITTEN }, table(token, depth))],
   checkbox: (token) => [token.checked ? "☑ " : "☐ "],
 };
 
@@ -112,7 +112,7 @@ function parts({ task, checked, loose, tokens }) {
 function table(token, depth) {
   const row = (cells, tag) =>
     h("tr", {}, ...cells.map((cell, i) => h(tag, { align: token.align[i] }, ...nodes(cell.tokens, depth))));
-  return h("table", AS_WRITTEN, h("thead", {}, row(token.header, "th")), h("tbody", {}, ...token.rows.map((cells) => row(cells, "td"))));
+  return h("table", {}, h("thead", {}, row(token.header, "th")), h("tbody", {}, ...token.rows.map((cells) => row(cells, "td"))));
 }
 
 function languageOf({ lang = "" }) {

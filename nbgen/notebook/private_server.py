@@ -79,9 +79,9 @@ class PrivateServer:
         return self._process.poll() is None
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "stopped"
+        state = "running; .stop() ends it" if self.running else "stopped"
         process = f"process {self._process.pid}, log {self._log}"
-        return f"<nbgen server at {self.url}, {state}, {process}; .stop() ends it>"
+        return f"<nbgen server at {self.url}, {process}, {state}>"
 
     def stop(self) -> None:
         """End the server and its engine, and wait until they are gone. In a fork of this process it does nothing."""

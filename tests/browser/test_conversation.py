@@ -139,7 +139,7 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell_and_each_paragr
     assert text.locator("> p").first.evaluate(side) == "right"
     assert text.get_by_role("listitem").first.evaluate(side) == "right"
     ways = "all => all.map((one) => getComputedStyle(one).direction)"
-    assert text.locator("ul, blockquote, table").evaluate_all(ways) == ["rtl", "rtl", "rtl", "ltr"], "dots and bars"
+    assert text.locator("ul, blockquote, .nbgen-table").evaluate_all(ways) == ["rtl", "rtl", "rtl", "ltr"]
     assert text.locator("> p").nth(1).evaluate(side) == "left"
     assert text.locator("pre code").evaluate(side.replace("element.getB", "element.parentNode.getB")) == "middle"
     assert panel.message.get_attribute("dir") == "auto"

@@ -73,7 +73,10 @@ def test_in_a_view_of_its_own_it_is_as_high_as_that(lab: Lab, page: Page) -> Non
     view = page.locator(".jp-LinkedOutputView")
     heights = "view => [view, view.querySelector('.nbgen')].map((one) => one?.offsetHeight ?? 0)"
     until(lambda: (lambda own, panel: own - 60 < panel < own)(*view.evaluate(heights)))
-    page.evaluate("window.jupyterapp.shell.currentWidget.dispose()")
+    page.evaluate(
+        "[...window.jupyterapp.shell.widgets('main')]"
+        ".find((each) => each.node.querySelector('.jp-LinkedOutputView')).dispose()"
+    )
     page.wait_for_function("window.jupyterapp.shell.currentWidget?.sessionContext")
     notebook.shut_down()
 
