@@ -44,10 +44,10 @@ class ServerHandler(DescribingHandler):
 
 
 class LiveHandler(DescribingHandler):
-    """Whether this process answers."""
+    """Whether this process answers. Triton's clients look at the status alone, KServe's at the body."""
 
     async def get(self) -> None:
-        self.finish()
+        self.tell({"live": True})
 
 
 class ReadyHandler(DescribingHandler):
@@ -57,7 +57,7 @@ class ReadyHandler(DescribingHandler):
         if self.engine.closed:
             raise Unavailable("the server is stopping")
         self.set_status(200 if self.app.ready else 400)
-        self.finish()
+        self.tell({"ready": self.app.ready})
 
 
 class ModelHandler(DescribingHandler):
