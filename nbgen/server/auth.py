@@ -35,6 +35,8 @@ class AuthenticatedHandler(APIHandler):
     auth_resource = "nbgen"
     #: What Jupyter's authorizer is asked about by method.
     actions: ClassVar[Mapping[str, str]] = HTTP_METHOD_TO_AUTH_ACTION
+    #: Whether it says how the server is and nothing else, so that its owner may open it to all.
+    tells_health: ClassVar[bool] = False
     SUPPORTED_METHODS: Any = tuple(method.upper() for method in METHODS)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -72,6 +74,8 @@ class AuthenticatedHandler(APIHandler):
         if self.request.method == "OPTIONS" and (self.allow_origin or self.allow_origin_pat):
             return  # a preflight carries no credentials; without allowed origins it has no use
         if self.current_user is None or await self._only_a_cookie_knows():
+            if self.tells_health and self.app.open_health and self.request.method in ("GET", "HEAD"):
+                return
             raise Unauthorized(
                 "send `Authorization: Bearer <token>`, or `x-api-key`, with the server's token or nbgen's key"
             )

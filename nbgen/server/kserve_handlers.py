@@ -46,12 +46,16 @@ class ServerHandler(DescribingHandler):
 class LiveHandler(DescribingHandler):
     """Whether this process answers. Triton's clients look at the status alone, KServe's at the body."""
 
+    tells_health = True
+
     async def get(self) -> None:
         self.tell({"live": True})
 
 
 class ReadyHandler(DescribingHandler):
     """Whether every model that is in service is ready."""
+
+    tells_health = True
 
     async def get(self) -> None:
         if self.engine.closed:
