@@ -235,6 +235,16 @@ def test_jupyters_authorizer_decides_what_a_known_caller_may_do(tmp_path: Path) 
         server.stop()
 
 
+def test_a_token_may_be_shown_twice_but_not_two(server: Server) -> None:
+    right, wrong = (("Authorization", f"Bearer {value}") for value in (TOKEN, "wrong"))
+    with server.anonymous() as client:
+        found = [
+            client.post("tokenize", headers=list(shown), json={"prompt": "a"}).status_code
+            for shown in ((right, right), (right, wrong), (wrong, right), (wrong, wrong))
+        ]
+    assert found == [200, 401, 401, 401]
+
+
 def test_how_the_server_is_needs_no_token_where_the_owner_says_so(tmp_path: Path) -> None:
     server = Server(tmp_path, "--open-health", "--NbgenApp.autoload=False")
     try:
