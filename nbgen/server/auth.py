@@ -35,6 +35,8 @@ class AuthenticatedHandler(APIHandler):
     auth_resource = "nbgen"
     #: What Jupyter's authorizer is asked about by method.
     actions: ClassVar[Mapping[str, str]] = HTTP_METHOD_TO_AUTH_ACTION
+    #: Whether it says how the server is and nothing else, so that its owner may open it to all.
+    tells_health: ClassVar[bool] = False
     SUPPORTED_METHODS: Any = tuple(method.upper() for method in METHODS)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -61,6 +63,8 @@ class AuthenticatedHandler(APIHandler):
                 f"this server does not answer to the Host {self.request.host[:80]!r}: ask it as localhost, or have its "
                 "owner set ServerApp.local_hostnames or ServerApp.allow_remote_access"
             )
+        if len(set(self.request.headers.get_list("Authorization"))) == 1:  # SGLang's router shows the same one twice
+            self.request.headers["Authorization"] = self.request.headers.get_list("Authorization")[0]
         if (shown := self.request.headers.get("X-Api-Key")) and not self._shows_token():
             self.request.headers["Authorization"] = f"Bearer {shown}"  # as Anthropic's clients show a token
         self._has_key = self._presents_key()
@@ -72,6 +76,8 @@ class AuthenticatedHandler(APIHandler):
         if self.request.method == "OPTIONS" and (self.allow_origin or self.allow_origin_pat):
             return  # a preflight carries no credentials; without allowed origins it has no use
         if self.current_user is None or await self._only_a_cookie_knows():
+            if self.tells_health and self.app.open_health and self.request.method in ("GET", "HEAD"):
+                return
             raise Unauthorized(
                 "send `Authorization: Bearer <token>`, or `x-api-key`, with the server's token or nbgen's key"
             )

@@ -44,20 +44,24 @@ class ServerHandler(DescribingHandler):
 
 
 class LiveHandler(DescribingHandler):
-    """Whether this process answers."""
+    """Whether this process answers. Triton's clients look at the status alone, KServe's at the body."""
+
+    tells_health = True
 
     async def get(self) -> None:
-        self.finish()
+        self.tell({"live": True})
 
 
 class ReadyHandler(DescribingHandler):
     """Whether every model that is in service is ready."""
 
+    tells_health = True
+
     async def get(self) -> None:
         if self.engine.closed:
             raise Unavailable("the server is stopping")
         self.set_status(200 if self.app.ready else 400)
-        self.finish()
+        self.tell({"ready": self.app.ready})
 
 
 class ModelHandler(DescribingHandler):

@@ -74,6 +74,7 @@ FLAGS: dict[str, tuple[dict[str, Any], str]] = {
     "allow-auto-truncate": _flag("allow_auto_truncate", "Cut what the context does not hold."),
     "enable-torch-compile": _flag("compile", "Compile the model's small operations."),
     "enable-custom-logit-processor": _flag("enable_custom_logit_processor", "Run Python code that clients send."),
+    "open-health": _flag("open_health", "Tell who shows no token how the server is."),
     # What SGLang's servers must be told, and this one does anyway.
     "enable-lora": ({}, "Adapters are served anyway."),
     "enable-metrics": ({}, "Metrics are there anyway."),

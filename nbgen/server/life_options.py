@@ -1,4 +1,4 @@
-"""The options of the server that say when the engine's processes begin and end."""
+"""The options of the server that say when the engine's processes begin and end, and who is told how they are."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class LifeOptions(Configurable):
         "",
         help="A Unix socket where a kernel offers the model that is being trained there (nbgen.serve); no engine "
         "process is started then.",
+    ).tag(config=True)
+    open_health = Bool(
+        False,
+        help="Answer /health, /ready, /ping, /v2/health/live and /v2/health/ready without a token: to SGLang's router, "
+        "load balancers and others that show none when they ask how a server is.",
     ).tag(config=True)
     stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
         config=True

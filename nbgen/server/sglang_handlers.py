@@ -143,6 +143,7 @@ class ResumeMemoryHandler(ReleaseMemoryHandler):
 class HealthHandler(SglangHandler):
     """Whether a request would be served: facts about the engine's process, not a try."""
 
+    tells_health = True
     _track_activity = False
 
     async def get(self) -> None:

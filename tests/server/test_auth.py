@@ -237,6 +237,34 @@ def test_jupyters_authorizer_decides_what_a_known_caller_may_do(tmp_path: Path) 
         server.stop()
 
 
+def test_a_token_may_be_shown_twice_but_not_two(server: Server) -> None:
+    right, wrong = (("Authorization", f"Bearer {value}") for value in (TOKEN, "wrong"))
+    with server.anonymous() as client:
+        found = [
+            client.post("tokenize", headers=list(shown), json={"prompt": "a"}).status_code
+            for shown in ((right, right), (right, wrong), (wrong, right), (wrong, wrong))
+        ]
+    assert found == [200, 401, 401, 401]
+
+
+def test_how_the_server_is_needs_no_token_where_the_owner_says_so(tmp_path: Path) -> None:
+    server = Server(tmp_path, "--open-health", "--NbgenApp.autoload=False")
+    try:
+        with server.anonymous() as nobody, server.anonymous(Authorization="Bearer wrong") as stranger:
+            opened = {
+                (method, path.removeprefix("nbgen/").strip("/"))
+                for path in PATHS
+                for method in METHODS
+                if nobody.request(method, f"{server.root}{path}").status_code != 401
+            }
+            assert stranger.get("health").status_code == nobody.get("health").status_code == 200
+            assert stranger.get("v2/health/live").json() == {"live": True}
+        told = ("health", "ready", "ping", "v2/health/live", "v2/health/ready")
+        assert opened == {(method, path) for method in ("GET", "HEAD") for path in told}
+    finally:
+        server.stop()
+
+
 def test_no_method_escapes_the_base_class() -> None:
     for _, handler in routes(standalone=True):
         for method in METHODS:

@@ -42,6 +42,12 @@ def test_a_stock_client_finds_a_server_and_its_models(server: Server) -> None:
             found.get_model_metadata("nope")
 
 
+@pytest.mark.parametrize("asked", ["live", "ready"])
+def test_kserves_client_reads_in_the_body_how_the_server_is(server: Server, asked: str) -> None:
+    answer = server.http.get(f"v2/health/{asked}")
+    assert (answer.status_code, answer.json()) == (200, {asked: True})
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [

@@ -69,7 +69,8 @@ def test_it_stops_in_good_order_where_warnings_are_errors(tmp_path: Path, monkey
 def test_a_server_whose_model_cannot_be_loaded_is_not_ready(failed: Server) -> None:
     wait_for(lambda: failed.model()["state"] == "failed", "the load fails")
     assert failed.http.get("health").status_code == 503
-    assert failed.http.get("v2/health/ready").status_code == 400
+    ready = failed.http.get("v2/health/ready")
+    assert (ready.status_code, ready.json()) == (400, {"ready": False})
     assert failed.http.get("v2/health/live").status_code == 200
     assert ask_grpc(failed, "/inference.GRPCInferenceService/ServerReady") == b""
     assert ask_grpc(failed, "/grpc.health.v1.Health/Check") == b"\x08\x02"
