@@ -45,7 +45,7 @@ while sys.stdin.readline():
     while not select.select([sys.stdin], [], [], 0.1)[0]:
         started, before = time.monotonic(), worked()
         connection.request("GET", path, headers={"Authorization": "token " + token})
-        assert not connection.getresponse().read()
+        assert connection.getresponse().read() == b'{"live":true}'
         connection.close()  # or the server may, between two tests
         waited = time.monotonic() - started
         slowest, held = max(slowest, waited), max(held, min(waited, worked() - before))
