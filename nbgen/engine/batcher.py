@@ -137,7 +137,8 @@ class Batcher:
         while not self._closed:
             if (first := self._next(None)) is not None:
                 batch = self._collect(first)
-                self._execute([item for item in batch if self._waiting.pop(item.request.rid, None)])
+                if wanted := [item for item in batch if self._waiting.pop(item.request.rid, None)]:
+                    self._execute(wanted)
         self._over.set()
         self._module.release()
 
@@ -194,7 +195,7 @@ class Batcher:
 
     def _execute(self, batch: list[Waiting]) -> None:
         self._running = time.monotonic(), batch
-        computed = self._computed(batch) if batch else None
+        computed = self._computed(batch)
         self._running = 0.0, []
         if computed is None:
             for item in batch if len(batch) > 1 else ():  # only now: the exception held what had been computed

@@ -45,6 +45,7 @@ class EmbeddingModel:
         self.model = loaded.info(
             config.model,
             self.device,
+            quantization=loaded.quantization,
             tier="embedding",
             has_chat_template=False,
             caches_prefixes=False,

@@ -111,7 +111,7 @@ class LoadedModel:
             parameters=self.parameters,
             weight_bytes=self.weight_bytes,
             tokenizer=self.tokenizer.about,
-            **{"quantization": self.quantization} | more,
+            **more,
         )
 
 

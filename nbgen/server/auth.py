@@ -63,8 +63,8 @@ class AuthenticatedHandler(APIHandler):
                 f"this server does not answer to the Host {self.request.host[:80]!r}: ask it as localhost, or have its "
                 "owner set ServerApp.local_hostnames or ServerApp.allow_remote_access"
             )
-        if len(set(self.request.headers.get_list("Authorization"))) == 1:  # SGLang's router shows the same one twice
-            self.request.headers["Authorization"] = self.request.headers.get_list("Authorization")[0]
+        if len(tokens := set(self.request.headers.get_list("Authorization"))) == 1:  # SGLang's router shows it twice
+            self.request.headers["Authorization"] = tokens.pop()
         if (shown := self.request.headers.get("X-Api-Key")) and not self._shows_token():
             self.request.headers["Authorization"] = f"Bearer {shown}"  # as Anthropic's clients show a token
         self._has_key = self._presents_key()

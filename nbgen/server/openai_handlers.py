@@ -112,8 +112,10 @@ class CardsHandler(OpenaiHandler):
         """The model's entry and those of the loaded adapters."""
         loaded, since = self.engine.adapters.loaded, self.engine.loaded or self.app.started
         card = openai_answer.model_card(self.engine.config, self.engine.model, int(since))
-        named = {name: {"id": name, "display_name": name} for name in sorted(loaded)}
-        return [card, *(card | own | {"root": loaded[name], "parent": card["id"]} for name, own in named.items())]
+        adapters = (
+            {"id": name, "display_name": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded)
+        )
+        return [card, *(card | adapter for adapter in adapters)]
 
 
 class ModelsHandler(CardsHandler):
