@@ -54,7 +54,7 @@ def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
     body = parse_body(fields)
-    given = with_own_ids([resolved(item, memory) for item in input_items(body.input)])
+    given = with_own_ids([resolved(item, memory) for item in input_items([] if body.input is None else body.input)])
     said = memory.conversation(body.conversation_id) if body.conversation_id else ()
     items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"

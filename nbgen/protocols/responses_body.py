@@ -119,7 +119,7 @@ class Reference(msgspec.Struct):
 class Body(msgspec.Struct, kw_only=True):
     """The fields that are not a chat's, or mean something else there."""
 
-    input: str | list[Item]
+    input: str | list[Item] | None = None
     model: str = ""
     instructions: str | None = None
     previous_response_id: str | None = None
@@ -213,6 +213,10 @@ def _check(body: Body) -> None:
     if body.conversation_id and body.previous_response_id:
         raise InvalidRequest(
             "conversation and previous_response_id are mutually exclusive: give one of them", field="conversation"
+        )
+    if body.input is None and not (body.conversation_id or body.previous_response_id):
+        raise InvalidRequest(
+            "give `input`, or what is to go on without: conversation or previous_response_id", field="input"
         )
     check_metadata(body.metadata or {})
 

@@ -57,6 +57,14 @@ def test_what_the_model_reads() -> None:
     assert turns(response(input=[{"id": "x"}, {"id": "y", "type": None}])) == [("user", "item x"), ("user", "item y")]
 
 
+@pytest.mark.parametrize("earlier", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
+def test_what_was_said_may_be_all_that_there_is(earlier: dict[str, Any]) -> None:
+    asked = response(input=None, **earlier)
+    assert (asked.input, turns(asked)) == ([], turns(response(**earlier))[:-1])
+    counted = parse_count(json.dumps(earlier).encode(), Memory())
+    assert counted.messages == asked.call.requests[0].messages
+
+
 def test_the_options_are_a_chats() -> None:
     asked = response(max_output_tokens=7, temperature=0.5, reasoning={"effort": "none"}, text={"verbosity": "high"})
     (request,) = asked.call.requests
@@ -124,6 +132,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "needs a schema"),
         ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "tool_choice", "'file_search' is not supported"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
+        ({"input": None, "instructions": "x"}, "input", "give `input`, or what is to go on"),
         ({"input": []}, "input", "input must hold 1 to"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]}, "input", "is not read"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input", "uploaded"),
