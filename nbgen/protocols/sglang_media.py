@@ -22,13 +22,16 @@ def is_given(value: Any) -> bool:
 
 
 def parse(fields: Mapping[str, Any], prompts: int, *, single: bool) -> list[list[Item]]:
-    """The media of each prompt; of one prompt alone where `single`. Raises InvalidRequest."""
+    """The media of each prompt; of one prompt alone where `single`, in a list of its own if need be, as with `n`.
+
+    Raises InvalidRequest.
+    """
     found: list[list[Item]] = [[] for _ in range(prompts)]
     for field, type in FIELDS.items():
         value = fields.get(field)
         if value is None:
             continue
-        rows = [value] if single else _rows(value, prompts, field)
+        rows = [value] if single and not _is_one_list(value) else _rows(value, prompts, field)
         parsed = [_parse_row(row, type, field) for row in rows]
         for at, items in enumerate(found if parsed else ()):
             items.extend(parsed[at if len(parsed) > 1 else 0])
@@ -57,6 +60,10 @@ def _parse_row(row: Any, type: MediaType, field: str) -> list[Item]:
     if len(items) > MAX_MEDIA:  # none is decoded for nothing
         raise InvalidRequest(f"`{field}` has {len(items)} items for one prompt; at most {MAX_MEDIA}", field=field)
     return [parse_item(item, type, field) for item in items]
+
+
+def _is_one_list(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
 
 
 def _is_item(value: Any) -> bool:

@@ -233,8 +233,14 @@ def test_what_has_no_such_type_is_refused_by_the_schema(field: str, value: Any) 
         media(**{field: value})
 
 
-def test_lists_of_lists_are_for_batches() -> None:
-    with pytest.raises(InvalidRequest, match="must be text or an object"):
-        media(image_data=[[A]])
+def test_one_prompt_may_have_its_items_in_one_list_of_a_list() -> None:
+    assert media(image_data=[[A, None, B]], sampling_params={"n": 2}) == media(image_data=[[A, B]]) == [["a", "b"]]
+    assert media(image_data=[[]], audio_data=[[C]]) == [["c"]]
+    for value in ([[A], [B]], [A, [B]]):
+        with pytest.raises(InvalidRequest, match="must be text or an object"):
+            media(image_data=value)
+
+
+def test_one_prompt_has_no_more_than_some() -> None:
     with pytest.raises(InvalidRequest, match="17 items for one prompt; at most 16"):
         media(image_data=[A] * 17)
