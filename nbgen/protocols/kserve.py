@@ -240,7 +240,7 @@ def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
             raise PinnedError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
-    if math.prod(shape) > MAX_ELEMENTS:
+    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # a 0 excuses no other size
         raise InvalidRequest(
             f"shape of input '{name[:200]}' causes total element count to exceed maximum size of {MAX_ELEMENTS}"
         )

@@ -65,6 +65,7 @@ REFUSED: list[tuple[Any, int, str]] = [
     (inputs(shape=[1.5]), 500, "non-unsigned-integer as unsigned-integer"),
     (inputs(shape=["1"]), 500, "Unable to parse 'shape'"),
     (inputs(shape=[2**40, 2**40]), 400, "causes total element count to exceed maximum size of"),
+    (inputs(shape=[0, 2**64 - 1], data=[]), 400, "causes total element count to exceed maximum size of"),
     (inputs(shape=[2**62]), 400, "byte size overflow for input"),
     (inputs(shape=[2**28]), 400, "exceeds the maximum allowed value"),
     (inputs(shape=[1] * 40), 400, "40 dimensions"),
