@@ -32,7 +32,7 @@ _ATOM, _LETTER = "[A-Za-z0-9_+-]", "[A-Za-z0-9]"
 
 def email(least: int, most: int | None) -> str | None:
     """Addresses of so many characters, each side of which may have half of them; None for lengths that few have."""
-    half = (min(most or 143, 143) - 17) // 2  # no more than 63: a label of a host has no more
+    half = (min(143 if most is None else most, 143) - 17) // 2  # no more than 63: a label of a host has no more
     if half < 20 or least > len("a@b.cd"):
         return None
     part = (half - 1) // 2

@@ -70,4 +70,4 @@ def test_an_address_has_its_length(most: int | None) -> None:
         assert re.search(pattern, text)
     for text in ("a..b@c.de", ".a@b.co", "a@-b.co", "a@b", "a@b.c1", f"a@{'b' * 64}.co", "a@b@c.de"):
         assert not re.search(pattern, text)
-    assert email(0, 56) is email(7, most) is None
+    assert email(0, 56) is email(0, 0) is email(7, most) is None
