@@ -90,6 +90,14 @@ class ChatCompletionsHandler(CallHandler):
     async def post(self) -> None:
         await self.respond(await self.parsed(openai.parse_chat))
 
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        """A limit over the context by both of its names: SGLang's clients look for the newer, whichever they sent."""
+        ours = super().as_ours(status, error)
+        if not isinstance(ours, InvalidRequest) or ours.field != "max_tokens":
+            return ours
+        words = ours.message.replace("max_tokens is too", "max_tokens or max_completion_tokens is too", 1)
+        return InvalidRequest(words, field=ours.field, code=ours.code)
+
 
 class ScoreHandler(CallHandler):
     """How likely tokens are to come next, after a query with each of several items."""

@@ -224,6 +224,9 @@ def test_a_limit_over_the_context_is_named_as_the_caller_wrote_it(client: openai
     with pytest.raises(openai.BadRequestError, match="max_completion_tokens is too large") as refusal:
         client.chat.completions.create(model="any", messages=CHAT, max_completion_tokens=10**6)
     assert refusal.value.param == "max_completion_tokens"
+    with pytest.raises(openai.BadRequestError, match="max_tokens or max_completion_tokens is too large") as refusal:
+        client.chat.completions.create(model="any", messages=CHAT, max_tokens=10**6)
+    assert (refusal.value.param, refusal.value.code) == ("max_tokens", "context_length_exceeded")
     with pytest.raises(openai.BadRequestError, match="max_tokens is too large"):
         client.completions.create(model="any", prompt="a", max_tokens=10**6)
 
