@@ -25,8 +25,8 @@ def too_many_tokens(length: int, context: int, field: str, what: str = "prompt")
 def too_many_for_cache(length: int, capacity: int, field: str) -> PromptTooLong:
     """The same where the KV cache is smaller than a context."""
     return PromptTooLong(
-        f"{_holds(capacity)} here, where the KV cache holds no more; the prompt has {length} tokens: "
-        "the prompt is too long",
+        f"{_holds(capacity)} here, where the KV cache holds no more; the prompt has {length} tokens, which exceeds the "
+        "maximum allowed length: the prompt is too long",
         field=field,
         code=CODE,
     )

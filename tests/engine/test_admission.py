@@ -1,5 +1,6 @@
 """What many samples of a request have in common is worked out once: others wait to be admitted meanwhile."""
 
+import copy
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.grammar import Grammar
+from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest
 from nbgen.sampling_params import MAX_N, MAX_STOP_REGEXES, SamplingParams
 from nbgen.word_lists import MAX_WORD_BYTES, MAX_WORDS, WordLists
@@ -64,6 +66,21 @@ def test_all_samples_go_through_one_version_of_an_adapter(
     monkeypatch.setattr(tiny_engine.admission._adapters, "find", lambda name: Adapter(name, {}, 1))
     request = GenerateRequest(rid="r", input_ids=[1], adapter="a", params=SamplingParams(n=3))
     assert len({(each.adapter, each.namespace) for each in tiny_engine.admission.sequences(request)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("capacity", "words"),
+    [(4, "exceeds the maximum allowed length"), (512, "is longer than the model's context length")],
+)
+def test_a_prompt_that_nothing_holds_is_refused_in_the_words_that_clients_look_for(
+    tiny_engine: Assembly, capacity: int, words: str
+) -> None:
+    admission = copy.copy(tiny_engine.admission)
+    admission.resize(capacity)
+    length = min(capacity, tiny_engine.model.context_length)
+    assert admission.sequences(GenerateRequest(rid="r", input_ids=[1] * (length - 1)))
+    with pytest.raises(InvalidRequest, match=f"has {length} tokens, which {words}"):
+        admission.sequences(GenerateRequest(rid="r", input_ids=[1] * length))
 
 
 def save_with_turn_ends(folder: Path, source: str) -> PreTrainedTokenizerBase:
