@@ -89,12 +89,12 @@ def json_size(items: Sequence[Item]) -> int:
 
 
 def in_parts(item: Item) -> Item:
-    """The item as OpenAI hands it back: a message's text is a part of it."""
-    if item["type"] != "message" or not isinstance(item["content"], str):
-        return item
-    kind = "output_text" if item["role"] == "assistant" else "input_text"
-    more: Item = {"annotations": []} if kind == "output_text" else {}
-    return item | {"content": [{"type": kind, "text": item["content"], **more}]}
+    """The item as OpenAI hands it back: a message's text is a part of it, and parts have what clients know them by."""
+    field = "output" if item["type"] == "function_call_output" else "content"
+    parts = item.get(field)
+    if isinstance(parts, str) and item["type"] == "message":
+        parts = [{"type": "output_text" if item["role"] == "assistant" else "input_text", "text": parts}]
+    return item | {field: [_with_defaults(part) for part in parts]} if isinstance(parts, list) else item
 
 
 def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -153,6 +153,15 @@ def _say(turns: list[dict[str, Any]], message: Message) -> None:
         _own_turn(turns, "content", "tool_calls")["content"] = _content(message.content)
     else:
         turns.append({"role": message.role, "content": _content(message.content)})
+
+
+def _with_defaults(part: dict[str, Any]) -> dict[str, Any]:
+    match part.get("type"):
+        case "input_image":
+            return part | {"detail": part.get("detail") or "auto"}
+        case "output_text":
+            return {"annotations": [], **part}
+    return part
 
 
 def _own_turn(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:

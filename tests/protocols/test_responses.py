@@ -5,12 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from openai.types.responses import ResponseItemList
+from pydantic import TypeAdapter
 
 from nbgen.errors import InternalError
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, ToolCall
-from nbgen.protocols.responses_answer import Answer
+from nbgen.protocols.responses_answer import Answer, item_page
 from nbgen.protocols.responses_body import Body
-from nbgen.protocols.responses_items import chat_turns, input_items
+from nbgen.protocols.responses_items import chat_turns, in_parts, input_items
+from nbgen.protocols.responses_query import Page
 from nbgen.protocols.sample import Sample
 from nbgen.sse import Decoder
 
@@ -66,6 +69,22 @@ def test_images_of_results_are_a_users_turn_behind_the_last_of_them() -> None:
     images = [{"type": "image_url", "image_url": {"url": url, "detail": "auto"}} for url in urls]
     assert user == {"role": "user", "content": images}
     assert (asked["role"], said) == ("assistant", {"role": "user", "content": "and?"})
+
+
+def test_items_are_handed_back_as_what_clients_take_them_for() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,a", "detail": None}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "x"}]}
+    result = RESULT | {"output": [image]}
+    items = [{"role": "user", "content": [image]}, SAID, said, {"role": "user", "content": "x"}, CALL, result, THOUGHT]
+    page = item_page([in_parts(item) for item in input_items(items)], Page(order="asc"))
+    found = TypeAdapter(ResponseItemList).validate_json(page, strict=True).data
+    asked, answered = "ResponseInputMessageItem", "ResponseOutputMessage"
+    calls = "ResponseFunctionToolCallItem", "ResponseFunctionToolCallOutputItem"
+    assert [type(each).__name__ for each in found] == [
+        *(asked, answered, answered, asked),
+        *(*calls, "ResponseReasoningItem"),
+    ]
+    assert [part.detail for part in (found[0].content[0], found[5].output[0])] == ["auto", "auto"]
 
 
 def test_a_result_may_have_a_name_of_its_own_and_no_call() -> None:
