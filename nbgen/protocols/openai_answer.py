@@ -250,6 +250,7 @@ def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> d
         "type": "model",
         "display_name": config.model,
         "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
+        "lifecycle": "active",
         "owned_by": "nbgen",
         "root": config.model,
         "parent": None,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anthropic
 import msgspec
+import openai
 import pytest
+from pydantic import TypeAdapter
 
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import Forbidden, InvalidRequest, NbgenError, NotFound, Unauthorized, Unavailable
@@ -234,3 +237,9 @@ def test_errors_are_flat_and_nested(error: NbgenError, type: str, code: Any) -> 
 def test_a_card_tells_the_context_that_there_will_be() -> None:
     card = model_card(EngineConfig(model="m", context_length=64), None, 7)
     assert (card["id"], card["root"], card["created"], card["max_model_len"]) == ("m", "m", 7, 64)
+
+
+@pytest.mark.parametrize("kind", [openai.types.Model, anthropic.types.ModelInfo])
+def test_a_card_has_what_clients_of_either_kind_read(kind: type) -> None:
+    card = msgspec.json.encode(model_card(EngineConfig(model="m"), None, 7))
+    assert TypeAdapter(kind).validate_json(card, strict=True).id == "m"
