@@ -10,7 +10,7 @@ from nbgen.errors import NbgenError, NotFound
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import responses
 from nbgen.protocols.json_body import refuse_unsupported
-from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
+from nbgen.protocols.openai import OF_TEMPLATES, UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_items import in_parts
 from nbgen.protocols.responses_query import Page, Retrieval, parse_query
@@ -133,6 +133,8 @@ class InputItemsHandler(OpenaiHandler, KeptHandler):
 
 class InputTokensHandler(CallHandler, KeptHandler):
     """How many tokens the prompt of a response would have."""
+
+    names = OF_TEMPLATES | {"messages": "input"}
 
     async def post(self) -> None:
         request = await self.parsed(partial(responses.parse_count, memory=self.kept))

@@ -324,6 +324,12 @@ def test_refusals_say_what_is_wrong(
     assert refusal.value.param == field
 
 
+def test_what_is_counted_is_refused_as_the_caller_wrote_it(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 2048 tokens") as refusal:
+        client.responses.input_tokens.count(model="any", input="hello " * 50_000)
+    assert (refusal.value.param, refusal.value.code) == ("input", "context_length_exceeded")
+
+
 @pytest.mark.parametrize(
     "call",
     [
