@@ -153,7 +153,7 @@ class Options(dict[str, Any]):
 
     def in_its_words(self, error: InvalidRequest) -> InvalidRequest:
         """A refusal by the engine's names, in those of the request."""
-        return renamed(error, {own: self.written.get(name, name) for own, name in NAMES.items()})
+        return renamed(error, self.written | {own: self.written.get(name, name) for own, name in NAMES.items()})
 
 
 def gather(parameters: Mapping[str, Any], tensors: Mapping[str, list[Any]]) -> Options:

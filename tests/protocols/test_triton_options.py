@@ -92,7 +92,7 @@ def test_structured_output_has_the_names_of_every_vllm(name: str, value: Any, op
         ({"guided_decoding": {"regex": "a", "json": {}}}, "Only one of"),
         (
             {"guided_regex": "a", "guided_decoding": {"regex": "b"}},
-            r"Only one of structured_outputs\.regex and guided_regex can be set",
+            r"Only one of guided_decoding\.regex and guided_regex can be set",
         ),
         (
             {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a", "guided_regex": "b"},
@@ -178,6 +178,17 @@ def test_words_of_several_tokens_are_told_from_single_ones() -> None:
 def test_lists_of_words_that_do_not_add_up_are_refused(words: list[int]) -> None:
     with pytest.raises(InvalidRequest, match=r"bad_words_list must be \[2, n\]"):
         word_lists({"bad_words_list": words})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("runtime_top_p", 5), ("sampling_param_top_k", -5), ("num_return_sequences", 999), ("stop_sequences", ["a"] * 33),
+     ("max_output_tokens", -1), ("min_length", -1)],
+)  # fmt: skip
+def test_what_the_engine_refuses_is_named_as_the_caller_wrote_it(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{name} must be") as refusal:
+        sampling_params(gather({name: value}, {}))
+    assert refusal.value.field == name
 
 
 @pytest.mark.parametrize(
