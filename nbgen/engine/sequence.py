@@ -185,8 +185,9 @@ class Sequence:
 
     @property
     def max_chunk(self) -> int:
-        """The most tokens of one step: few where each row's scores over the vocabulary are wanted."""
-        return LOGPROB_CHUNK if self._wants_prompt_rows else len(self)
+        """The most tokens of one step: few whose scores over the vocabulary are wanted, after all before them."""
+        before = max(0, self.next_prompt_row - self.num_computed)
+        return before + LOGPROB_CHUNK if self._wants_prompt_rows else len(self)
 
     @property
     def num_uncomputed(self) -> int:

@@ -209,3 +209,10 @@ def test_a_prompt_whose_scores_are_asked_for_goes_in_small_chunks_until_they_are
     assert s.next_logprob_row == 199
     assert s.max_chunk == 200
     assert sequence("x" * 200, logprobs=LogprobOptions()).max_chunk == 200
+
+
+def test_what_is_before_the_scores_that_are_asked_for_goes_with_the_first_of_them() -> None:
+    s = sequence("x" * 400, logprobs=LogprobOptions(start=300))
+    assert s.max_chunk == 300 + LOGPROB_CHUNK
+    s.num_computed, s.prompt_logprobs = s.max_chunk, [None] * (LOGPROB_CHUNK + 1)
+    assert s.max_chunk == LOGPROB_CHUNK
