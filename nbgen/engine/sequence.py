@@ -231,9 +231,9 @@ class Sequence:
         return text
 
     def _text_of(self, token_id: int) -> str:
-        """What is certain with this token: all of it where a stop ends it, also in bytes that wait for others."""
+        """What is certain with this token; where a stop ends it, all but half a character that waits for its rest."""
         text = self.detokenizer.append(token_id)
-        return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.flush()
+        return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.ahead
 
     def _end_left_out(self, token_id: int) -> str:
         """The text that was held back, where a stop ends it that is whole in what a token is written as, unseen."""

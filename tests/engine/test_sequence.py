@@ -102,6 +102,14 @@ def test_a_stop_before_half_a_character_ends_it_with_its_token(budget: int) -> N
     assert s.finish_reason == FinishReason(type="stop", matched="\n")
 
 
+def test_a_regex_for_the_end_sees_no_half_of_a_character() -> None:
+    pieces = [b"a", b" \xe2\x80", b"\x9c"]
+    text = Detokenizer(lambda ids: b"".join(map(pieces.__getitem__, ids)).decode(errors="replace"), lambda _: False, [])
+    s = Sequence("r", 0, [0], SamplingParams(), 9, 0, text, StopStrings((), regexes=StopRegexes([r"\s$"])))
+    assert s.append(0) + s.append(1) == "a "
+    assert s.finish_reason == FinishReason(type="stop", matched=r"\s$")
+
+
 @pytest.mark.parametrize(
     ("stops", "tokens", "text", "matched"),
     [
