@@ -115,8 +115,8 @@ class Admission:
         if isinstance(request, DetokenizeRequest):
             for ids in request.token_ids:
                 self._check_ids(ids, "tokens")
-            decode = self._tokenizer.decoder(skip_special_tokens=request.skip_special_tokens, spaces_between=True)
-            return TokenizerAnswer(rid=request.rid, texts=[decode(ids) for ids in request.token_ids])
+            texts = self._tokenizer.texts(request.token_ids, skip_special_tokens=request.skip_special_tokens)
+            return TokenizerAnswer(rid=request.rid, texts=texts)
         if request.messages is None:
             special = request.add_special_tokens
             found = [self._tokenizer.encode(text, add_special_tokens=special) for text in request.texts]

@@ -33,6 +33,7 @@ from nbgen.errors import InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
+    DetokenizeRequest,
     EmbedOutput,
     EmbedRequest,
     FinishReason,
@@ -134,8 +135,14 @@ class EmbeddingLoop:
                         self._changed.notify()
                 case TokenizeRequest(messages=None):
                     special = request.add_special_tokens
-                    ids = [self._model.tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
-                    self._channel.send(TokenizerAnswer(rid=request.rid, token_ids=ids))
+                    found = [self._model.tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
+                    self._channel.send(TokenizerAnswer(rid=request.rid, token_ids=found))
+                case DetokenizeRequest():
+                    for ids in request.token_ids:
+                        check_ids(ids, "tokens", self._model.model.vocab_size)
+                    skip = request.skip_special_tokens
+                    texts = self._model.tokenizer.texts(request.token_ids, skip_special_tokens=skip)
+                    self._channel.send(TokenizerAnswer(rid=request.rid, texts=texts))
                 case GenerateRequest(tensors=TensorOptions(pooled="mean" | "last")):
                     words = f"{self._model.model.name} is an embedding model, which pools as its files say"
                     raise InvalidRequest(f"{words}: leave pooling out", field="pooling")

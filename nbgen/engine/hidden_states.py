@@ -24,9 +24,9 @@ class Capture:
     def __call__(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         self.states = inputs[0].flatten(0, -2)
 
-    def rows(self, wanted: Sequence[int]) -> torch.Tensor | None:
-        """The states of the packed rows `wanted`, whether or not the model had already picked them."""
-        if self.states is None or len(self.states) == len(wanted):
+    def rows(self, wanted: Sequence[int], *, picked: bool) -> torch.Tensor | None:
+        """The states of the packed rows `wanted`, in that order; the model may have `picked` them already."""
+        if self.states is None or (picked and len(self.states) == len(wanted)):
             return self.states
         return self.states[list(wanted)]
 

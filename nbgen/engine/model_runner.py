@@ -193,11 +193,12 @@ class ModelRunner:
         """Scores of packed `rows`, hidden states where anybody asks, and the experts of who asks for those."""
         step, ids, positions = self._step(items), self._ids(items, newest), _positions(items)
         forward = next(each for each in self._forwards if each.suits(step, items))
-        lengths, adapted = self._rotary.lengths(items), self.lora.of(items, rows if forward.selects(items) else None)
+        picked = forward.selects(items)
+        lengths, adapted = self._rotary.lengths(items), self.lora.of(items, rows if picked else None)
         watched, routed = self._hidden_states.of(items), self._routed_experts.of(items)
         with lengths, adapted, self.media.overlay(items), watched as hidden, routed as routes:
             scores = forward.scores(step, items, ids, positions, rows)
-        return scores, hidden.rows(rows), _experts(items, routes)
+        return scores, hidden.rows(rows, picked=picked), _experts(items, routes)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None) -> Decoded | None:
         """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""

@@ -71,7 +71,7 @@ class OpaqueRunner:
                 scores = self._scores(sequence, known, first)
             if asks(item) and (rows := routes.rows(0, end - known)) is not None:
                 experts[sequence] = (known, rows)
-            states = hidden.rows(range(first - known, end - known))
+            states = hidden.rows(range(first - known, end - known), picked=self._keeps_logits)
             last.append(scores[-1])
             last_hidden |= {} if states is None else {sequence: states[-1]}
             if (count := sequence.num_prompt - 1 - first) > 0:

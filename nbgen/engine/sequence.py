@@ -185,8 +185,9 @@ class Sequence:
 
     @property
     def max_chunk(self) -> int:
-        """The most tokens of one step: few where each row's scores over the vocabulary are wanted."""
-        return LOGPROB_CHUNK if self._wants_prompt_rows else len(self)
+        """The most tokens of one step: few whose scores over the vocabulary are wanted, after all before them."""
+        before = max(0, self.next_prompt_row - self.num_computed)
+        return before + LOGPROB_CHUNK if self._wants_prompt_rows else len(self)
 
     @property
     def num_uncomputed(self) -> int:
@@ -230,9 +231,9 @@ class Sequence:
         return text
 
     def _text_of(self, token_id: int) -> str:
-        """What is certain with this token: all of it where a stop ends it, also in bytes that wait for others."""
+        """What is certain with this token; where a stop ends it, all but half a character that waits for its rest."""
         text = self.detokenizer.append(token_id)
-        return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.flush()
+        return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.ahead
 
     def _end_left_out(self, token_id: int) -> str:
         """The text that was held back, where a stop ends it that is whole in what a token is written as, unseen."""

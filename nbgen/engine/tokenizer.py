@@ -175,6 +175,11 @@ class Tokenizer:
 
         return decode
 
+    def texts(self, lists: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        """The text of each list of ids."""
+        decode = self.decoder(skip_special_tokens=skip_special_tokens, spaces_between=True)
+        return [decode(ids) for ids in lists]
+
     @cached_property
     def skipped(self) -> dict[int, str]:
         """Special tokens that a decoder passes over where it is to skip those, and their texts."""

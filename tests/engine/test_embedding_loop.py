@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,17 @@ from nbgen.commands import AdapterState, ContinueGeneration, LoadAdapter, PauseG
 from nbgen.engine import embedding_loop
 from nbgen.engine.embedding_loop import EmbeddingLoop
 from nbgen.engine_state import EngineStatus
-from nbgen.messages import AbortRequest, EmbedOutput, EmbedRequest, StepOutputs
-from tests.engine.test_loop import PROMPT, Lasting, Served
+from nbgen.messages import (
+    AbortRequest,
+    DetokenizeRequest,
+    EmbedOutput,
+    EmbedRequest,
+    StepOutputs,
+    TokenizerAnswer,
+    TokenizeRequest,
+)
+from tests.engine.conftest import tokenizer_of
+from tests.engine.test_loop import PROMPT, Lasting, Served, fails
 
 
 def test_texts_are_tried_alone_once_what_their_batch_computed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +64,19 @@ def test_an_embedding_model_says_that_it_takes_no_adapter(embedding: Served) -> 
     embedding.send(LoadAdapter(rid="a", name="x", folder="y"))
     answer = embedding.until(lambda message: isinstance(message, AdapterState))[-1]
     assert "takes no adapters" in answer.error
+
+
+def test_an_embedding_model_says_what_its_tokens_are_and_mean(tmp_path: Path) -> None:
+    info = SimpleNamespace(name="zeros", vocab_size=300, context_length=100)
+    model = SimpleNamespace(model=info, device=torch.device("cpu"), tokenizer=tokenizer_of(tmp_path))
+    served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None))
+    served.send(TokenizeRequest(rid="t", texts=["Hello", "you"]))
+    ids = served.until(lambda message: isinstance(message, TokenizerAnswer))[-1].token_ids
+    served.send(DetokenizeRequest(rid="d", token_ids=ids))
+    assert served.until(lambda message: isinstance(message, TokenizerAnswer))[-1].texts == ["Hello", "you"]
+    served.send(DetokenizeRequest(rid="u", token_ids=[[300]]))
+    assert fails(served.outputs("u")["u"], "out-of-vocabulary")
+    served.close()
 
 
 @pytest.mark.parametrize("mode", ["abort", "retract"])

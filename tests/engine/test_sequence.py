@@ -102,6 +102,14 @@ def test_a_stop_before_half_a_character_ends_it_with_its_token(budget: int) -> N
     assert s.finish_reason == FinishReason(type="stop", matched="\n")
 
 
+def test_a_regex_for_the_end_sees_no_half_of_a_character() -> None:
+    pieces = [b"a", b" \xe2\x80", b"\x9c"]
+    text = Detokenizer(lambda ids: b"".join(map(pieces.__getitem__, ids)).decode(errors="replace"), lambda _: False, [])
+    s = Sequence("r", 0, [0], SamplingParams(), 9, 0, text, StopStrings((), regexes=StopRegexes([r"\s$"])))
+    assert s.append(0) + s.append(1) == "a "
+    assert s.finish_reason == FinishReason(type="stop", matched=r"\s$")
+
+
 @pytest.mark.parametrize(
     ("stops", "tokens", "text", "matched"),
     [
@@ -209,3 +217,10 @@ def test_a_prompt_whose_scores_are_asked_for_goes_in_small_chunks_until_they_are
     assert s.next_logprob_row == 199
     assert s.max_chunk == 200
     assert sequence("x" * 200, logprobs=LogprobOptions()).max_chunk == 200
+
+
+def test_what_is_before_the_scores_that_are_asked_for_goes_with_the_first_of_them() -> None:
+    s = sequence("x" * 400, logprobs=LogprobOptions(start=300))
+    assert s.max_chunk == 300 + LOGPROB_CHUNK
+    s.num_computed, s.prompt_logprobs = s.max_chunk, [None] * (LOGPROB_CHUNK + 1)
+    assert s.max_chunk == LOGPROB_CHUNK

@@ -6,9 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from nbgen.engine.assembly import Assembly
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.live_model import LiveModel
+from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateOutput, GenerateRequest, Tensor, TensorOptions
 from nbgen.sampling_params import SamplingParams
@@ -52,6 +54,23 @@ def test_every_tensor_equals_the_reference(model_type: str, tmp_path: Path) -> N
     chosen = torch.log_softmax(torch.tensor(logits), dim=-1).numpy()
     expected = [[chosen[count - 1 + i, token]] for i, token in enumerate(tokens[count:])]
     np.testing.assert_allclose(rows(outputs, "logprobs", 1), expected, atol=2e-3)
+
+
+class ScoresOfAll(LlamaForCausalLM):
+    """As somebody may write one: it makes scores of every token, whichever are wanted."""
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **others: object) -> object:
+        return super().forward(input_ids, position_ids=position_ids, **others)
+
+
+def test_states_are_those_of_their_tokens_where_the_model_picks_no_rows(tiny_model: Path) -> None:
+    model = ScoresOfAll.from_pretrained(tiny_model, dtype=torch.float32)
+    live = LiveModel(model, AutoTokenizer.from_pretrained(tiny_model))
+    assembly = assemble(EngineConfig(model="live", prefill_chunk=512), lambda *_: None, live)
+    assert assembly.model.tier == "A"
+    outputs = generate(assembly, [request(TensorOptions(hidden_states=True), new=1)])["a"]
+    _, hidden = reference(tiny_model, PROMPT)
+    np.testing.assert_allclose(rows(outputs, "hidden_states", hidden.shape[1]), hidden, atol=2e-3)
 
 
 def test_a_prompt_alone_is_one_pass_without_a_token(tiny_model: Path, tiny_engine: Assembly) -> None:
