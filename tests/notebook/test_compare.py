@@ -188,6 +188,8 @@ def test_models_that_are_asked_without_a_panel_take_turns(connected: PrivateServ
         ("stop", ["a", "b"], False),
         ("stop", [["a"], "b"], True),
         ("stop", "a", False),
+        ("stop_regex", ["a", "b"], False),
+        ("stop_regex", [["a"], "b"], True),
         ("stop_token_ids", [1, 2], False),
         ("stop_token_ids", [[1], [2]], True),
     ],
