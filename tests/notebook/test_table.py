@@ -1,5 +1,6 @@
 """Values as tables of HTML and Markdown."""
 
+import datetime
 from dataclasses import dataclass
 
 import pydantic
@@ -28,6 +29,9 @@ def test_objects_of_a_schemas_class_show_themselves_as_tables(shell: Interactive
     show_as_table({"type": "object"})
     shown, _ = shell.display_formatter.format(Recipe("Soup", 5, "easy"))
     assert "Soup" in shown["text/html"]
+    show_as_table(datetime.date)
+    shown, _ = shell.display_formatter.format(datetime.date(2026, 1, 2))
+    assert shown == {"text/plain": "datetime.date(2026, 1, 2)"}
 
 
 def test_an_empty_value_is_shown() -> None:
