@@ -162,6 +162,8 @@ def compare(
     """
     if not isinstance(prompt, str):
         raise InvalidRequest(f"one text is the prompt of all answers, got {type(prompt).__name__}", field="prompt")
+    if complete and system:
+        raise InvalidRequest("complete=True continues one text: it takes no system prompt", field="system")
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
     given = builtin(options | ({} if template_options is None else {"template_options": template_options}))
     axes = {name: value for name, value in given.items() if _is_axis(name, value)}

@@ -87,8 +87,9 @@ class RunBody(Body):
         """Raise InvalidRequest for what no type can say."""
         if (self.messages is None) == (self.prompt is None):
             raise InvalidRequest("give exactly one of `messages` and `prompt`", field="messages")
-        if self.tools and self.messages is None:
-            raise InvalidRequest("`tools` go with `messages`, which a chat template shows them in", field="tools")
+        for name, value in (("tools", self.tools), ("template_options", self.template_options)):
+            if value and self.messages is None:
+                raise InvalidRequest(f"`{name}` go with `messages`, for which a chat template reads them", field=name)
         if self.media and self.prompt is None:
             raise InvalidRequest("`media` go with a `prompt`; messages have theirs as parts", field="media")
         if len(self.media) > MAX_MEDIA:

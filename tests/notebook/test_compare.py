@@ -36,6 +36,11 @@ def test_every_list_is_an_axis_of_the_grid(connected: PrivateServer) -> None:
     grid.close()
 
 
+def test_a_text_that_is_continued_has_no_system_prompt() -> None:
+    with pytest.raises(InvalidRequest, match="takes no system prompt"):
+        nbgen.compare("hi", system="be short", complete=True)
+
+
 def test_lists_of_stop_strings_are_values_and_lists_of_those_are_axes(connected: PrivateServer) -> None:
     one = nbgen.compare("hi", stop=["a", "b"], sampling_seed=[1, 2])
     assert [list(cell["params"]["stop"]) for cell in one.cells] == [["a", "b"]] * 2
