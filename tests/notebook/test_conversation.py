@@ -59,6 +59,16 @@ def test_a_conversation_may_have_a_schema(connected: PrivateServer) -> None:
     assert nbgen.chat(schema=bool, max_new_tokens=9)("Is it?").value in (True, False)
 
 
+def test_calls_that_others_have_written_are_shown() -> None:
+    functions = [{"name": "forecast", "arguments": {"city": "Oslo"}}, {"name": "sky"}]
+    calls = [{"id": str(place), "type": "function", "function": each} for place, each in enumerate(functions)]
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}], "tool_calls": calls}
+    shown = 'Let me see.\n\n`forecast({"city": "Oslo"})`\n\n`sky()`'
+    talk = nbgen.chat(messages=[turn])
+    assert talk.to_markdown() == f"**Model**\n\n{shown}"
+    assert talk._repr_mimebundle_()["text/plain"].endswith(shown)
+
+
 def test_what_goes_with_every_question_does_not_go_with_what_tools_return() -> None:
     sent: list[Any] = []
 
