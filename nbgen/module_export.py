@@ -7,7 +7,8 @@ and in `live`: the names of datatypes are the engine's. Knows no server.
 import inspect
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class FileForTorch(io.FileIO):
 
 
 def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
-    """Write `model.pt2` of the module, as on the CPU.
+    """Write `model.pt2` of the module, as on the CPU and in evaluation mode; the module itself stays as it is.
 
     Raises InvalidRequest for what is no module, ModelError where its graph cannot be recorded, OSError where the file
     cannot be written.
@@ -70,7 +71,8 @@ def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_siz
     examples = tuple(_example(*declared, max_batch_size).to(device) for declared in inputs.values())
     dynamic = (_dynamic(inputs, max_batch_size),)
     try:
-        program = torch.export.export(_ordered(module, inputs), examples, dynamic_shapes=dynamic)
+        with _modes_kept(module):
+            program = torch.export.export(_ordered(module, inputs), examples, dynamic_shapes=dynamic)
     except Exception as error:  # whatever in the module cannot be recorded
         raise ModelError(f"torch.export cannot record this module's graph: {type(error).__name__}: {error}") from error
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,6 +101,18 @@ def describe(
 def _example(datatype: str, dims: Sequence[int], max_batch_size: int) -> torch.Tensor:
     shape = [size if size > 0 else VARIABLE_SIZE for size in dims]
     return torch.zeros([BATCH, *shape] if max_batch_size else shape, dtype=DTYPES[datatype])
+
+
+@contextmanager
+def _modes_kept(module: torch.nn.Module) -> Iterator[None]:
+    """Around what changes the module's mode: it may be trained on."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        module.train(modes[0][1])  # which a part may do more at than note it
+        for part, training in modes:
+            part.training = training
 
 
 def _ordered(module: torch.nn.Module, inputs: Tensors) -> torch.nn.Module:

@@ -122,11 +122,11 @@ class LiveEngine:
         self._model = model
         self._closing = False
         self._end, self._ended = socket.socketpair()
+        self._over = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(1)
-        self._thread = threading.Thread(target=self._run, name="nbgen-engine", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="nbgen-engine", daemon=True).start()
         model.watch()
 
     def close(self) -> None:
@@ -136,17 +136,20 @@ class LiveEngine:
         with contextlib.suppress(OSError):  # another call has closed it, and may have been interrupted since
             self._end.shutdown(socket.SHUT_RDWR)  # which a fork's copy does not outlive
         self._end.close()
-        self._thread.join()
+        self._over.wait()  # before Python 3.13 a thread whose joining was interrupted counts as ended
         self._ended.close()
         self._listener.close()
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self._listener, selectors.EVENT_READ)
-            waiting.register(self._ended, selectors.EVENT_READ)
-            while waiting.select() and not self._closing:
-                connection, _ = self._listener.accept()
-                self._serve(Channel(connection.detach(), on_lost=lambda: None))
+        try:
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(self._listener, selectors.EVENT_READ)
+                waiting.register(self._ended, selectors.EVENT_READ)
+                while waiting.select() and not self._closing:
+                    connection, _ = self._listener.accept()
+                    self._serve(Channel(connection.detach(), on_lost=lambda: None))
+        finally:
+            self._over.set()
 
     def _serve(self, channel: Channel) -> None:
         messages = channel.messages()

@@ -30,7 +30,7 @@ POLL_SECONDS = 0.1
 #: How long a page that shows the panel may take to ask. There may be none, as under nbconvert.
 PAGE_SECONDS = 3.0
 #: Options whose value is a list by itself; a list of lists makes a grid of them.
-LISTS = ("stop", "stop_token_ids")
+LISTS = ("stop", "stop_regex", "stop_token_ids")
 #: What a cell says of its run's body.
 CHOSEN = ("params", "adapter", "template_options")
 
@@ -151,7 +151,8 @@ def compare(
     """Answers to one prompt under several settings or from several models, streaming side by side.
 
     Every option given as a list, an array or a range makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2],
-    top_p=[0.5, 1])` shows six answers. All have the same seed unless `sampling_seed` is such a list.
+    top_p=[0.5, 1])` shows six answers. What is a list for one answer, as `stop`, takes a list of such. All have the
+    same seed unless `sampling_seed` is such a list.
     `template_options` are the chat template's own variables, or a list of such: `[{"enable_thinking": True}, {}]`.
 
     `model` is a list, too, or a mapping with labels as its keys. A text names a loaded adapter, or a model as
@@ -161,6 +162,8 @@ def compare(
     """
     if not isinstance(prompt, str):
         raise InvalidRequest(f"one text is the prompt of all answers, got {type(prompt).__name__}", field="prompt")
+    if complete and system:
+        raise InvalidRequest("complete=True continues one text: it takes no system prompt", field="system")
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
     given = builtin(options | ({} if template_options is None else {"template_options": template_options}))
     axes = {name: value for name, value in given.items() if _is_axis(name, value)}

@@ -76,8 +76,7 @@ class Conversation(Turns):
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
         tools = Tools(options.pop("tools")) if "tools" in options else self._tools
         first = self.stream(text, tools=tools, **options)
-        later = {name: value for name, value in options.items() if name not in ("images", "audio", "videos")}
-        later |= {"tools": tools, "tool_choice": None}
+        later = {**options, "tools": tools, **dict.fromkeys(("tool_choice", "images", "audio", "videos"))}
         for answer in tools.rounds(first, lambda _, results: self._send(results, later)):
             for _ in answer:
                 pass

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
 UPDATE_SECONDS = 0.1
+#: Whose classes show themselves well enough: a schema may be a date.
+PLAIN = ("builtins", "datetime", "decimal", "uuid")
 #: Programs in Python number their messages; pages have a random id for each.
 _NUMBERED = re.compile(r"_\d+$")
 
@@ -173,7 +175,7 @@ def show_as_table(kind: Any) -> None:
     shell = get_ipython()
     formatter = None if shell is None else shell.display_formatter
     custom = any(hasattr(kind, name) for name in ("_repr_html_", "_repr_mimebundle_"))
-    if formatter is None or custom or not isinstance(kind, type) or kind.__module__ == "builtins":
+    if formatter is None or custom or not isinstance(kind, type) or kind.__module__ in PLAIN:
         return
     formatter.formatters["text/html"].for_type(kind, html_table)
 

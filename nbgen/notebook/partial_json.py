@@ -18,7 +18,7 @@ def parse_partial(text: str) -> Any:
     for attempt in (whole, text[:end] + _closed(brackets)):
         try:
             return json.loads(attempt)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter, of what is nested too deep
             continue
     return None
 

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
@@ -195,7 +196,7 @@ def sizes(**given: int | None) -> dict[str, int]:
     """Those of a server's options that are given. Raises InvalidRequest for what is no size."""
     wanted = {name: size for name, size in given.items() if size is not None}
     for name, size in wanted.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise InvalidRequest(f"{name} must be a whole number from 1, got {size!r:.80}", field=name)
     return wanted
 

@@ -6,6 +6,7 @@ from there. Knows nothing of torch, which is imported with what writes the folde
 
 from __future__ import annotations
 
+import operator
 import re
 import shutil
 import tempfile
@@ -59,6 +60,7 @@ def register(
         raise InvalidRequest(f"a model's name is made of {ALLOWED}, got {name!r}", field="name")
     if not isinstance(client, Client):
         raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")
+    inputs, outputs = _declared(inputs, "inputs"), _declared(outputs, "outputs")
     repository = _repository(client)
     from nbgen.module_export import LABELS, describe, export  # imports torch, as the module already has
 
@@ -69,6 +71,15 @@ def register(
         (folder / "config.json").write_text(config, encoding="utf-8")
         client.load_module(name)
     return RegisteredModel(name, client)
+
+
+def _declared(tensors: Any, field: str) -> Tensors:
+    """What is declared, in Python's own numbers. Raises InvalidRequest for what declares nothing."""
+    try:
+        return {name: (datatype, [*map(operator.index, dims)]) for name, (datatype, dims) in tensors.items()}
+    except (AttributeError, TypeError, ValueError):
+        words = f'{field} map names to (datatype, dims), as {{"x": ("FP32", [3, -1])}}, got {tensors!r:.80}'
+        raise InvalidRequest(words, field=field) from None
 
 
 @contextmanager

@@ -171,7 +171,8 @@ AnyClient = Client | RemoteClient
 def open_client(url: str, token: str = "", kind: str = "auto", model: str | None = None) -> AnyClient:
     """A client of the server at `url`, whatever it is; an address without a scheme is one of http.
 
-    Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address or no token.
+    Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address or no token, and for a `model` that a
+    server of nbgen has not loaded.
     """
     if kind not in ("auto", *_OPENERS):
         raise InvalidRequest(f"a server's kind is auto, {', '.join(_OPENERS)}; got {kind!r}")
@@ -179,7 +180,7 @@ def open_client(url: str, token: str = "", kind: str = "auto", model: str | None
     token = sendable(token or token_in(url))
     for name in _OPENERS if kind == "auto" else (kind,):
         try:
-            return _OPENERS[name](url, token, model)
+            client = _OPENERS[name](url, token, model)
         except Unauthorized:
             raise
         except NoAnswer as error:
@@ -188,6 +189,8 @@ def open_client(url: str, token: str = "", kind: str = "auto", model: str | None
             tried.append(error)
             if str(error).startswith("nothing answers") or "certificate" in str(error):
                 break
+        else:
+            return _of_model(client, model)
     if len(tried) == 1:
         raise tried[0]
     raise ServerNotFound(f"{url} answers, but neither as nbgen nor as SGLang, Triton or OpenAI's API")
@@ -221,6 +224,16 @@ def _nbgen(url: str, token: str, model: str | None) -> Client:
                 raise
             errors.append(error)
     raise next((error for error in reversed(errors) if isinstance(error, Unauthorized)), errors[-1])
+
+
+def _of_model(client: AnyClient, model: str | None) -> AnyClient:
+    """The client. A server of nbgen answers with the model that it has loaded, whichever is named."""
+    if model and isinstance(client, Client) and model != (has := client.hello().get("model", {}).get("name")):
+        client.close()
+        raise InvalidRequest(
+            f"{client.url} has {has!r} loaded: connect without model=, then nbgen.load(…)", field="model"
+        )
+    return client
 
 
 def _of_sglang(connection: Connection) -> str | None:

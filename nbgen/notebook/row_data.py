@@ -35,7 +35,8 @@ class RowData:
             words = f"{type(data).__name__} is a query, which has no rows yet: give its .collect()"
             raise InvalidRequest(words, field="data")
         if isinstance(data, pandas.DataFrame):
-            return cls(data.index, list(data.itertuples(index=False, name=None)), _apart(data.columns))
+            rows = list(data.itertuples(index=False, name=None)) if len(data.columns) else [()] * len(data)
+            return cls(data.index, rows, _apart(data.columns))
         if is_polars(data):  # which iterates over columns
             rows = list(data.iter_rows())
             return cls(pandas.RangeIndex(len(rows)), rows, data.columns)

@@ -51,7 +51,7 @@ class Schema:
         """The value that `text` spells. Raises InvalidAnswer if it is not one of this schema."""
         try:
             return read_as(text, self.kind)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter, of what is nested too deep
             raise InvalidAnswer(f"the answer does not fit the schema: {error}") from None
 
 

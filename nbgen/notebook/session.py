@@ -217,7 +217,7 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
 
     The `token` may stand in the address, as Jupyter prints it: `http://…/lab?token=…`. The server may be of another
     kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it. `model` names one of
-    several that it serves.
+    several that such a one serves.
     """
     global _chosen
     client = find_server() if url is None else open_client(url, token, kind, model)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FENCE = re.compile(
     r"(?P<lead>(?:[ \t>]|[-+*][ \t]|\d{1,9}[.)][ \t])*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+#.-]*)"
 )
@@ -64,7 +64,9 @@ _WITHOUT_MATHS = re.compile(_PROSE, re.VERBOSE | re.MULTILINE)
 
 
 def visible(text: str) -> str:
-    """Control and direction characters written out, so that a terminal does not obey them."""
+    """Control and direction characters written out, so that a terminal does not obey them, and halves of characters,
+    which no page can be sent.
+    """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -11,13 +11,19 @@ from typing import Any
 
 import msgspec
 
+from nbgen.errors import writable
+
 #: Classes of an element in which dollars are dollars.
 NO_MATHS = "tex2jax_ignore mathjax_ignore"
 
 
 def html_table(value: Any) -> str:
     """A value as nested tables: an object has a row a field, a list of objects a row an item."""
-    return f'<div class="nbgen-value {NO_MATHS}">{_html(plain(value))}</div>'
+    try:
+        shown = _html(plain(value))
+    except RecursionError:  # models may open one bracket after the other
+        shown = "(nested too deep to be shown)"
+    return f'<div class="nbgen-value {NO_MATHS}">{shown}</div>'
 
 
 def markdown_table(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
@@ -32,10 +38,8 @@ def plain(value: Any) -> Any:
 
 
 def _of_model(value: Any) -> Any:
-    """An object of pydantic's as plain values."""
-    if not hasattr(value, "model_dump"):
-        raise NotImplementedError
-    return value.model_dump(mode="json")
+    """An object of pydantic's as plain values; what is no model, as an address, as it is written."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)
 
 
 def _html(value: Any) -> str:
@@ -44,7 +48,7 @@ def _html(value: Any) -> str:
     if isinstance(value, Mapping):
         return _rows([_row("th", [key]) + _row("td", [item]) for key, item in value.items()])
     if not isinstance(value, Sequence) or isinstance(value, str):
-        return html.escape("" if value is None else str(value)).replace("\n", "<br>")
+        return html.escape("" if value is None else writable(str(value))).replace("\n", "<br>")
     if value and all(isinstance(item, Mapping) for item in value):
         columns = list(dict.fromkeys(key for item in value for key in item))
         items = [_row("td", [item.get(column) for column in columns]) for item in value]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from nbgen.bytes_elements import unpack_bytes
+from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.arrays import as_array
@@ -74,7 +74,7 @@ def _in_words(error: InvalidRequest) -> InvalidRequest:
 def to_tensors(
     arrays: Mapping[str, Any], declared: Mapping[str, str] | None = None
 ) -> tuple[list[dict[str, Any]], bytes]:
-    """Each array by its name, and the bytes of those that are numbers; texts become BYTES.
+    """Each array by its name, and the bytes of those that are no texts; texts and bytes become BYTES.
 
     Tensors of torch may need gradients; bfloat16, which numpy has not, becomes float32. What is no array yet becomes
     one of the datatype `declared` for it. Raises InvalidRequest for a type that KServe has not.
@@ -118,8 +118,11 @@ def _array(name: str, value: Any, kind: np.dtype[Any] | None) -> np.ndarray[Any,
 
 def _tensor(name: str, array: np.ndarray[Any, Any]) -> tuple[dict[str, Any], bytes]:
     fields = {"name": name, "shape": list(array.shape)}
-    if array.dtype.kind in "US" or (array.dtype == object and all(isinstance(item, str) for item in array.flat)):
+    if _holds(array, "U", str):
         return {**fields, "datatype": "BYTES", "data": array.ravel().tolist()}, b""
+    if _holds(array, "S", bytes):
+        packed = bytes(pack_bytes(array.ravel().tolist()))
+        return {**fields, "datatype": "BYTES", "parameters": {"binary_data_size": len(packed)}}, packed
     datatype = _DATATYPES.get(array.dtype.name)
     if datatype is None:
         raise InvalidRequest(
@@ -128,6 +131,11 @@ def _tensor(name: str, array: np.ndarray[Any, Any]) -> tuple[dict[str, Any], byt
         )
     data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return {**fields, "datatype": datatype, "parameters": {"binary_data_size": len(data)}}, data
+
+
+def _holds(array: np.ndarray[Any, Any], code: str, kind: type) -> bool:
+    """Whether its elements are of this type, by its own or each by each."""
+    return array.dtype.kind == code or (array.dtype == object and all(isinstance(item, kind) for item in array.flat))
 
 
 def _from_bytes(data: memoryview, datatype: str) -> np.ndarray[Any, Any]:

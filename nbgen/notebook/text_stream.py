@@ -62,6 +62,8 @@ class TextStream:
         self.on_end: Callable[[Result], None] = lambda result: None
         self._failure: Exception | None = None
         self._open = True
+        #: Whether it has ended by itself.
+        self._whole = False
         self._started = time.monotonic()
         self._next_line = 0.0
         #: Whether no text has come.
@@ -135,7 +137,8 @@ class TextStream:
             elif self._open:
                 async with aclosing(self._awaited()) as events:
                     await self._rest(events)
-                    await _read_out(events)
+                    if self._whole:
+                        await _read_out(events)
         await self._left()
         if self._failure is not None:
             raise shortened(self._failure) from None
@@ -151,7 +154,8 @@ class TextStream:
         __tracebackhide__ = True
         try:
             while self._open:
-                if text := self._apply(*(await anext(events, None) or LOST)):
+                event = await anext(events, None) or LOST
+                if self._open and (text := self._apply(*event)):
                     return text
         except BaseException as error:  # A cancelled task, too, ends the run.
             self._break(error)
@@ -200,9 +204,10 @@ class TextStream:
         raise TypeError("a stream cannot be copied or pickled: its connection has one reader")
 
     async def aclose(self) -> None:
-        """As `close`, but the connection is closed as well when it returns."""
+        """As `close`, but the connection is closed as well when it returns: who awaits the stream has left it."""
         self.close()
-        await self._left()
+        async with self._turn:
+            await self._left()
 
     def __enter__(self) -> TextStream:
         return self
@@ -270,6 +275,7 @@ class TextStream:
         self.result.identity = data.get("identity", "")
         self.result.ttft_s = data.get("ttft_s", self.result.ttft_s)
         self.result.tokens_per_s = data["tokens_per_s"] if "tokens_per_s" in data else self._rate()
+        self._whole = True
         self.close()
 
     def _rate(self) -> float | None:

@@ -67,13 +67,14 @@ def shown(turn: dict[str, Any]) -> str:
 def spoken(turn: dict[str, Any]) -> Content:
     """What a turn says, after which come the functions that it calls."""
     functions = [call["function"] for call in turn.get("tool_calls", ())]
-    calls = [f"`{each['name']}({_unbroken(each['arguments'])})`" for each in functions]
-    return "\n\n".join(filter(None, [turn["content"], *calls])) if calls else turn["content"]
+    calls = [f"`{each['name']}({_unbroken(each.get('arguments', ''))})`" for each in functions]
+    return "\n\n".join(filter(None, [as_text(turn["content"]), *calls])) if calls else turn["content"]
 
 
-def _unbroken(arguments: str) -> str:
-    """Without ends of lines, which JSON has between its tokens alone."""
-    return _SPACE.sub(lambda found: " " if "\n" in found[0] or "\r" in found[0] else found[0], arguments)
+def _unbroken(arguments: str | Mapping[str, Any]) -> str:
+    """As JSON without ends of lines, which that has between its tokens alone."""
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return _SPACE.sub(lambda found: " " if "\n" in found[0] or "\r" in found[0] else found[0], written)
 
 
 def named(turns: Sequence[dict[str, Any]], parts: Iterable[list[str]]) -> str:

@@ -87,8 +87,9 @@ class RunBody(Body):
         """Raise InvalidRequest for what no type can say."""
         if (self.messages is None) == (self.prompt is None):
             raise InvalidRequest("give exactly one of `messages` and `prompt`", field="messages")
-        if self.tools and self.messages is None:
-            raise InvalidRequest("`tools` go with `messages`, which a chat template shows them in", field="tools")
+        of_chats = {"tools": self.tools, "template_options": self.template_options}
+        if self.messages is None and (given := [name for name in of_chats if of_chats[name]]):
+            raise InvalidRequest(f"`{given[0]}` go with `messages`, which a chat template writes", field=given[0])
         if self.media and self.prompt is None:
             raise InvalidRequest("`media` go with a `prompt`; messages have theirs as parts", field="media")
         if len(self.media) > MAX_MEDIA:

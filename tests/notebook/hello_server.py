@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import ThreadingMixIn, ThreadingUnixStreamServer
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.conftest import LOOKS
 
@@ -36,7 +36,7 @@ class Hello(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def greeting(base: str = "/", tls: ssl.SSLContext | None = None, after: float = 0.0, **said: str) -> Iterator[str]:
+def greeting(base: str = "/", tls: ssl.SSLContext | None = None, after: float = 0.0, **said: Any) -> Iterator[str]:
     """The address of such a server, without a slash at its end; it has these words for everybody."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(base, after, **said)) as server:
         server.handle_error = lambda *_: None  # its reader may hang up
@@ -53,7 +53,7 @@ def greeting_on_socket(path: Path, base: str = "/") -> Iterator[None]:
         yield
 
 
-def _handler(base: str, after: float = 0.0, **said: str) -> type[Hello]:
+def _handler(base: str, after: float = 0.0, **said: Any) -> type[Hello]:
     words = json.dumps({"server_id": "s", **said}).encode()
     return type("Greeting", (Hello,), {"base": base, "after": after, "said": words})
 

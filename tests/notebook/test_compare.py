@@ -36,6 +36,11 @@ def test_every_list_is_an_axis_of_the_grid(connected: PrivateServer) -> None:
     grid.close()
 
 
+def test_a_text_that_is_continued_has_no_system_prompt() -> None:
+    with pytest.raises(InvalidRequest, match="takes no system prompt"):
+        nbgen.compare("hi", system="be short", complete=True)
+
+
 def test_lists_of_stop_strings_are_values_and_lists_of_those_are_axes(connected: PrivateServer) -> None:
     one = nbgen.compare("hi", stop=["a", "b"], sampling_seed=[1, 2])
     assert [list(cell["params"]["stop"]) for cell in one.cells] == [["a", "b"]] * 2
@@ -188,6 +193,8 @@ def test_models_that_are_asked_without_a_panel_take_turns(connected: PrivateServ
         ("stop", ["a", "b"], False),
         ("stop", [["a"], "b"], True),
         ("stop", "a", False),
+        ("stop_regex", ["a", "b"], False),
+        ("stop_regex", [["a"], "b"], True),
         ("stop_token_ids", [1, 2], False),
         ("stop_token_ids", [[1], [2]], True),
     ],

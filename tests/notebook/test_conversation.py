@@ -16,6 +16,11 @@ from nbgen.notebook.turns import NO_RESULT
 CALL = {"id": "c1", "name": "forecast", "arguments": "{}"}
 
 
+def sky() -> str:
+    """The weather."""
+    return "clear"
+
+
 def forecast() -> None:
     """The weather, which somebody interrupts."""
     raise KeyboardInterrupt
@@ -52,6 +57,30 @@ def test_wrong_options_are_refused_when_a_conversation_is_made() -> None:
 
 def test_a_conversation_may_have_a_schema(connected: PrivateServer) -> None:
     assert nbgen.chat(schema=bool, max_new_tokens=9)("Is it?").value in (True, False)
+
+
+def test_calls_that_others_have_written_are_shown() -> None:
+    functions = [{"name": "forecast", "arguments": {"city": "Oslo"}}, {"name": "sky"}]
+    calls = [{"id": str(place), "type": "function", "function": each} for place, each in enumerate(functions)]
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}], "tool_calls": calls}
+    shown = 'Let me see.\n\n`forecast({"city": "Oslo"})`\n\n`sky()`'
+    talk = nbgen.chat(messages=[turn])
+    assert talk.to_markdown() == f"**Model**\n\n{shown}"
+    assert talk._repr_mimebundle_()["text/plain"].endswith(shown)
+
+
+def test_what_goes_with_every_question_does_not_go_with_what_tools_return() -> None:
+    sent: list[Any] = []
+
+    def ask(messages: list[dict[str, Any]], **options: Any) -> TextStream:
+        sent.append([options[name] for name in ("images", "tool_choice", "temperature")])
+        delta = {"text": "", "tool_calls": [CALL | {"name": "sky"}]} if len(sent) == 1 else {"text": "hello"}
+        done = {"finish_reason": {"type": "stop"}, "usage": {}}
+        return TextStream(iter([("delta", delta), ("done", done)]), Result())
+
+    talk = Conversation(ask, options={"images": "a.png", "tool_choice": "required", "temperature": 0, "tools": sky})
+    assert talk("Rain?") == "hello"
+    assert sent == [["a.png", "required", 0], [None, None, 0]]
 
 
 def test_calls_that_were_interrupted_have_results_in_the_next_turn() -> None:

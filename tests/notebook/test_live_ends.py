@@ -3,6 +3,8 @@
 import copy
 import gc
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,8 +19,13 @@ from torch.optim import optimizer
 from transformers import AutoModelForCausalLM
 
 import nbgen
+from nbgen.engine.live_engine import LiveEngine
+from nbgen.engine.live_model import LiveModel
+from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, ModelError
-from tests.conftest import wait_for
+from nbgen.frames import encode_frame
+from tests.conftest import PATIENCE, wait_for
 from tests.notebook.conftest import unserved
 
 KILLED = """
@@ -75,6 +82,30 @@ def test_a_fork_that_goes_on_does_not_keep_it_from_ending(
             os._exit(0)
     os.write(writer, b"x")
     os.waitpid(pid, 0)
+
+
+def test_a_stop_that_was_interrupted_can_be_made_again(
+    model: torch.nn.Module, tokenizer: object, tmp_path: Path
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def computes_long(*_: object) -> None:
+        begun.set()
+        goes_on.wait(PATIENCE)
+
+    hook = model.register_forward_pre_hook(computes_long)
+    engine = LiveEngine(LiveModel(model, tokenizer), tmp_path / "engine")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(str(tmp_path / "engine"))
+        server.sendall(encode_frame(LoadModel(config=EngineConfig(model="live"))))
+        assert begun.wait(PATIENCE)
+    threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.close()
+    threading.Timer(0.5, goes_on.set).start()
+    engine.close()
+    hook.remove()
+    wait_for(lambda: "nbgen-engine" not in [thread.name for thread in threading.enumerate()], "its thread is gone")
 
 
 def served(model: torch.nn.Module, tokenizer: object) -> str:

@@ -252,7 +252,9 @@ def test_small_pictures_are_made_once_and_keep_no_large_ones() -> None:
 def test_what_cannot_be_made_small_is_named() -> None:
     broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     elsewhere = {"type": "image_url", "image_url": {"url": "https://images.test/a.png"}}
-    for part in (broken, elsewhere, {"type": "image_url"}):
+    whole = png(np.random.default_rng(0).integers(0, 255, (300, 300, 3), np.uint8))
+    garbled = image_part(whole[: whole.rindex(b"IDAT")] + b"\0" * 9)
+    for part in (broken, garbled, elsewhere, {"type": "image_url"}):
         assert thumbnail(part) is None
         assert as_text([part]) == "[image]"
         assert "https" not in bundle([{"role": "user", "content": [part]}])["text/markdown"]

@@ -13,15 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nbgen
-from nbgen.errors import ServerNotFound
+from nbgen.errors import InvalidRequest, ServerNotFound
 from nbgen.notebook import passed_on, private_server, session
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
 from nbgen.notebook.private_folder import PrivateFolder
-from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.private_server import PrivateServer, sizes
 from tests.conftest import PATIENCE, gone, wait_for
 
 
@@ -52,6 +53,13 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_sizes_are_whole_numbers_of_whatever_type() -> None:
+    assert sizes(context_length=np.int64(64), kv_cache_bytes=None) == {"context_length": 64}
+    for wrong in (True, 0, 1.0, "1"):
+        with pytest.raises(InvalidRequest, match="context_length must be a whole number from 1"):
+            sizes(context_length=wrong)
 
 
 def test_where_no_server_can_be_started_that_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +54,26 @@ def test_a_module_that_cannot_be_exported_leaves_nothing(connected: PrivateServe
         nbgen.register("odd", Scaled(1), inputs={"x": ("ODD", [4])}, outputs={"y": FOUR})
     with pytest.raises(NbgenError, match="odd"):
         connected.client.load_module("odd")
+
+
+def test_a_module_goes_on_as_it_was(connected: PrivateServer) -> None:
+    module = torch.nn.Sequential(Scaled(2), torch.nn.Dropout(1.0), Scaled(3))
+    module[0].eval()
+    model = nbgen.register("trained", module, inputs={"x": FOUR}, outputs={"y": FOUR})
+    assert [part.training for part in module.modules()] == [True, False, True, True]
+    assert asked(model) == [6] * 4
+
+
+@pytest.mark.parametrize("dims", [np.array([4]), torch.Size([4]), (np.int64(4),)])
+def test_sizes_are_whatever_counts(connected: PrivateServer, dims: Any) -> None:
+    declared = ("FP32", dims)
+    assert asked(nbgen.register("counted", Scaled(2), inputs={"x": declared}, outputs={"y": declared})) == [2] * 4
+
+
+@pytest.mark.parametrize("wrong", [[FOUR], {"x": [4]}, {"x": ("FP32", 4)}, {"x": ("FP32", [0.5])}])
+def test_what_declares_nothing_is_refused_in_words(connected: PrivateServer, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"^outputs map names to \(datatype, dims\)"):
+        nbgen.register("none", Scaled(1), inputs={"x": FOUR}, outputs=wrong)
 
 
 def test_lists_are_of_the_type_that_a_model_declares(connected: PrivateServer) -> None:

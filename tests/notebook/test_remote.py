@@ -91,6 +91,13 @@ def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, page: str) -
         assert client.url == f"{url}{base}nbgen/"
 
 
+def test_a_model_that_a_server_of_nbgen_has_not_loaded_is_refused() -> None:
+    with greeting(model={"name": "here"}) as url:
+        open_client(url, model="here").close()
+        with pytest.raises(InvalidRequest, match="has 'here' loaded: connect without model="):
+            open_client(url, model="elsewhere")
+
+
 def test_a_server_without_tls_is_told_from_none() -> None:
     with greeting() as url, pytest.raises(ServerNotFound, match=r"nothing answers at .* with TLS: is it http:// there"):
         open_client(url.replace("http:", "https:"))

@@ -42,6 +42,7 @@ def ended(rows: Rows, place: int, text: str, reason: str = "stop", **usage: int)
         ({"x": 2**53 + 1, "y": 0.5}, ["x", "y"], ["9007199254740993", "0.5"]),
         (pd.DataFrame({"value": [True]}, index=["x"]), ["x"], ["True"]),
         (pd.DataFrame({"value": []}), [], []),
+        (pd.DataFrame(index=pd.Index(["x", "y"], name="value")), ["x", "y"], ["x", "y"]),
         ([], [], []),
         ({}, [], []),
     ],

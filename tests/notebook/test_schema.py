@@ -250,16 +250,22 @@ def test_what_does_not_fit_is_said(kind: Any, text: str) -> None:
         Schema(kind).parse(text)
 
 
+class Tree(msgspec.Struct):
+    children: list["Tree"]
+
+
+@pytest.mark.parametrize("kind", [Tree, {"type": "array"}])
+def test_brackets_without_an_end_fit_no_schema(kind: Any) -> None:
+    with pytest.raises(InvalidAnswer, match="does not fit the schema"):
+        Schema(kind).parse('{"children": [' * 10**5 if kind is Tree else "[" * 10**5)
+
+
 class Untyped:
     pass
 
 
 class Arrays(pydantic.BaseModel, arbitrary_types_allowed=True):
     x: np.ndarray
-
-
-class Tree(msgspec.Struct):
-    children: list["Tree"]
 
 
 def test_a_class_is_told_once_unless_it_holds_others_of_its_own() -> None:

@@ -116,5 +116,9 @@ def test_an_answer_is_markdown_and_a_question_is_not() -> None:
     assert [shown({"role": role, "content": "# a"}) for role in ("user", "system", "tool")] == ["&#35; a"] * 3
 
 
+def test_halves_of_characters_are_written_out() -> None:
+    assert [text.encode() for text in text_bundle("so \ud83d").values()] == [b"so \\ud83d"] * 2
+
+
 def test_the_plain_text_is_the_text() -> None:
     assert text_bundle("`vec![1]` <b> $5")["text/plain"] == "`vec![1]` <b> $5"

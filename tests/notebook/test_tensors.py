@@ -37,6 +37,10 @@ def test_texts_are_bytes_on_the_wire() -> None:
     (tensor,), _ = to_tensors({"text": [["a", "ä"]]})
     assert (tensor["datatype"], tensor["shape"], tensor["data"]) == ("BYTES", [1, 2], ["a", "ä"])
     assert from_tensors([tensor])["text"].tolist() == [["a", "ä"]]
+    for given in (np.array([[b"a", b"bc"]]), np.array([[b"a", b"bc"]], dtype=object)):
+        (tensor,), data = to_tensors({"text": given})
+        assert (tensor["datatype"], tensor["shape"], data) == ("BYTES", [1, 2], b"\1\0\0\0a\2\0\0\0bc")
+        assert from_tensors([tensor], data)["text"].tolist() == [["a", "bc"]]
     binary = {"name": "text", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}
     assert from_tensors([binary], b"\2\0\0\0\xc3\xa4")["text"].tolist() == ["ä"]
 

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import pickle
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -18,6 +18,7 @@ from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import AWAITED, TextStream
 from nbgen.notebook.triton_backend import TritonBackend
+from tests.conftest import PATIENCE
 
 DONE = {"finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 2}, "ttft_s": 0.1, "tokens_per_s": 9.0}
 
@@ -248,6 +249,29 @@ def test_who_closes_a_stream_that_another_thread_reads_ends_it() -> None:
     reader.join()
     assert closed.is_set()
     assert (said, answer.result.text, answer.result.finish_reason) == (["a"], "a", "abort")
+
+
+@pytest.mark.parametrize("read", [TextStream.read, TextStream.read_at_once])
+async def test_who_closes_a_stream_that_another_task_awaits_ends_it(read: Callable[..., Any]) -> None:
+    said, closed = asyncio.Event(), list[bool]()
+
+    async def events() -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+        try:
+            while True:
+                yield delta("a")
+                said.set()
+                await asyncio.sleep(0.01)
+        finally:
+            closed.append(True)
+
+    answer = TextStream(iter(()), Result(), None, events())
+    reader = asyncio.create_task(read(answer))
+    await said.wait()
+    await answer.aclose()
+    text = answer.result.text
+    assert closed == [True]
+    assert await asyncio.wait_for(reader, PATIENCE) is answer.result
+    assert (answer.result.text, answer.result.finish_reason) == (text, "abort")
 
 
 async def test_an_awaited_stream_that_breaks_off_raises() -> None:

@@ -85,6 +85,7 @@ def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -
         ({"messages": [{"role": "user", "content": "a"}], "media": [PART]}, "media"),
         ({"prompt": "a", "media": [PART] * (MAX_MEDIA + 1)}, "media"),
         ({"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"prompt": "a", "template_options": {"enable_thinking": False}}, "template_options"),
     ],
 )
 def test_a_bad_body_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
