@@ -77,6 +77,11 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["https://my-site.example.com:8080/a/b?c=d%20e", "http://localhost", "http://10.0.0.1/"],
         ["http://a.b/" + "c" * 590, ""],
     ),
+    "a pattern beside a definition of any name": (
+        {"$defs": {"a/b~c%20": {}}, "type": "array", "items": {"type": "string", "pattern": "^a+$"}},
+        [["a", "aa"]],
+        [["b"]],
+    ),
     "the least length": ({"type": "string", "minLength": 2}, ['ab"\n', "ab\\é😀"], ["a", ""]),
     "groups of a pattern": (
         {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
