@@ -60,6 +60,8 @@ _REFUSED = {
 #: As often as one likes.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
+#: What names a group as ECMAScript has it; or what is whole, an escape or a class, in which nothing does.
+_NAMED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]|\(\?<(?=[^\W\d])", re.DOTALL)
 #: A part that is repeated, as long as it comes to no more than so many characters.
 _COUNTED = "COUNTED"
 #: Counts that are written out: to count while an answer is written takes long where few characters are left.
@@ -85,12 +87,14 @@ def by_bytes(regex: str) -> str:
     """The regex with a class for each number of UTF-8's bytes: an automaton of one takes more than is UTF-8."""
 
     def parts(found: re.Match[str]) -> str:
+        if found[0].startswith("\\"):  # what begins no class
+            return found[0]
         ((operation, details),), flags = parsed(found[0])
         own = characters_of(operation, details, flags)
         classes = [_class(part) for each in _OF_BYTES if (part := _without(own, _without([(0, LAST)], [each])))]
         return classes[0] if len(classes) == 1 else f"({'|'.join(classes)})"
 
-    return re.sub(r"\[(?:\\.|[^\]\\])*\]", parts, regex)
+    return re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", parts, regex)
 
 
 def apart(first: str, second: str) -> bool:
@@ -109,7 +113,7 @@ def _read(pattern: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a later Python may read otherwise
-            return _parser.parse(re.sub(r"(?<!\\)\(\?<(?=[^\W\d])", "(?P<", pattern))
+            return _parser.parse(_NAMED.sub(lambda each: "(?P<" if each[0] == "(?<" else each[0], pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
 

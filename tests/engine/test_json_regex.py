@@ -88,6 +88,17 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["ab!(=", "ab?="],
         ["ab", "ab="],
     ),
+    "a class that reads like a group": ({"type": "string", "pattern": "^[(?<a]$"}, ["(", "a"], ["P"]),
+    "a bracket before a class": (
+        {"type": "string", "pattern": r"^\[[0-9]\]\([a-zé]+\)$"},
+        ["[5](ab)"],
+        ["5", "[5]", "5](a)"],
+    ),
+    "a bracket before what is counted": (
+        {"type": "string", "pattern": r'^"\[[0-9]{1,50}\]$'},
+        ['"[1]', f'"[{"1" * 50}]'],
+        ["1", '"[]', f'"[{"1" * 51}]'],
+    ),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "what looks like a count": ({"properties": {"a": {"maxLength": 50}, "b": {"const": "\U00100032"}}}, "last plane"),
