@@ -23,7 +23,7 @@ Ranges = list[tuple[int, int]]
 #: A part of a pattern as the parser has it: what it is, and its details.
 Item = tuple[Any, Any]
 
-LAST = 0x10FFFF
+LAST, CARET = 0x10FFFF, 0x5E
 #: Characters that stand for themselves in JSON, and those that have a short escape there.
 PLAIN: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST)]
 ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\\\"}
@@ -295,6 +295,8 @@ def _without(ranges: Ranges, others: Ranges) -> Ranges:
 def _class(ranges: Ranges) -> str:
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _character(ranges[0][0])
+    if ranges[0][0] == CARET:  # in the first place it negates in xgrammar, escaped or not
+        ranges = [*_without(ranges, [(CARET, CARET)]), (CARET, CARET)]
     return f"[{''.join('-'.join(map(_character, (low, high)[: 1 + (low < high)])) for low, high in ranges)}]"
 
 

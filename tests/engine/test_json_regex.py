@@ -89,6 +89,7 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["ab", "ab="],
     ),
     "a class that reads like a group": ({"type": "string", "pattern": "^[(?<a]$"}, ["(", "a"], ["P"]),
+    "a count of carets": ({"type": "string", "pattern": r"^[\^a-c]{1,50}$"}, ["^", "a^"], ["_", "A"]),
     "a bracket before a class": (
         {"type": "string", "pattern": r"^\[[0-9]\]\([a-zé]+\)$"},
         ["[5](ab)"],
@@ -126,6 +127,14 @@ def test_what_a_text_must_be_is_enforced(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_not_be_held_to_is_refused_in_words(name: str) -> None:
     check_refused(*REFUSED[name])
+
+
+@pytest.mark.parametrize("regex", [r"[\^b]", r"[\^-b]", r"\^|b", r"(?:[b\^]){1,2}"])
+def test_a_caret_that_is_escaped_negates_nothing(regex: str) -> None:
+    compiled = BYTES.load(BYTES.compile(Grammar("regex", regex)))
+    assert compiled.matcher().num_allowed([ord("["), 0]) == 0
+    for character in "^b":
+        compiled.matcher().accept(ord(character))
 
 
 @pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}, {"pattern": "^(ab|cd)*$"}])
