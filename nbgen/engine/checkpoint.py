@@ -3,6 +3,8 @@
 No code of a model's folder is ever run. Knows nothing of torch.
 """
 
+import logging
+import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +29,8 @@ NOT_DOWNLOADED = [
 PAGE_IN_BYTES = 2 * 2**20
 
 Report = Callable[[str, int, int], None]
+
+log = logging.getLogger(__name__)
 
 #: Where what this process has had from the hub lies: it is the same for as long, and the hub is asked once.
 _downloads: dict[str, Path] = {}
@@ -96,22 +100,28 @@ def _is_in_memory(descriptor: int, at: int) -> bool:
 
 def _download(name: str, report: Report) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from tqdm.auto import tqdm
 
     class Progress(tqdm):  # type: ignore[misc]
-        """Counts the files that have arrived."""
+        """Tells of the bytes that have arrived, as the bar does that is ahead: others count files, or fewer bytes."""
+
+        most = 0.0
 
         def display(self, *_: Any, **__: Any) -> None:
-            report(f"downloading {name}", int(self.n), int(self.total or 0))
+            if self.unit == "B" and self.n >= Progress.most:
+                Progress.most = self.n
+                report(f"downloading {name}", int(self.n), int(self.total or 0))
 
     try:
         _downloads[name] = Path(
             snapshot_download(name, allow_patterns=DOWNLOADED, ignore_patterns=NOT_DOWNLOADED, tqdm_class=Progress)
         )
         return _downloads[name]
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # of the hub's library, of those beneath it, or of the network
+        log.exception("downloading %s", name)
         raise ModelError(
             f"{name!r} is not in the local cache and could not be downloaded ({type(error).__name__}): "
             "check the name, the network, and that you are logged in if the model is gated"
         ) from error
+    finally:
+        Progress.most = math.inf  # bars show themselves once more when they are forgotten

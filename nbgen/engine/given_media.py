@@ -28,6 +28,8 @@ def prompt(
         inputs |= tensors
     own = inputs.pop("input_ids", None)
     inputs.pop("attention_mask", None)
+    if own is not None and own.is_floating_point():
+        raise InvalidRequest("the input_ids that came with media must be whole numbers", field=f"{media[0].type}_data")
     if request.input_ids is not None:
         ids = request.input_ids
     else:

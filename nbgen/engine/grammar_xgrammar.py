@@ -221,7 +221,7 @@ def _with_shared_strings(schema: Any, own: set[int]) -> Any:
     """Strings of one pattern as references to one definition, which is compiled once."""
     own = own | {id(schema), *(id(node.get("propertyNames")) for node in schemas(schema))}
     names: dict[str, str] = {}
-    unlike = max(schema.get("$defs", ()), key=len, default="") if isinstance(schema, dict) else ""
+    unlike = "_" * max(map(len, schema.get("$defs", ())), default=0) if isinstance(schema, dict) else ""
     for node in [each for each in schemas(schema) if id(each) not in own and each.get("type") == "string"]:
         if pattern := node.get("pattern"):
             node.clear()

@@ -23,7 +23,7 @@ Ranges = list[tuple[int, int]]
 #: A part of a pattern as the parser has it: what it is, and its details.
 Item = tuple[Any, Any]
 
-LAST = 0x10FFFF
+LAST, CARET = 0x10FFFF, 0x5E
 #: Characters that stand for themselves in JSON, and those that have a short escape there.
 PLAIN: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST)]
 ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\\\"}
@@ -60,6 +60,8 @@ _REFUSED = {
 #: As often as one likes.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
+#: What names a group as ECMAScript has it; or what is whole, an escape or a class, in which nothing does.
+_NAMED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]|\(\?<(?=[^\W\d])", re.DOTALL)
 #: A part that is repeated, as long as it comes to no more than so many characters.
 _COUNTED = "COUNTED"
 #: Counts that are written out: to count while an answer is written takes long where few characters are left.
@@ -85,12 +87,14 @@ def by_bytes(regex: str) -> str:
     """The regex with a class for each number of UTF-8's bytes: an automaton of one takes more than is UTF-8."""
 
     def parts(found: re.Match[str]) -> str:
+        if found[0].startswith("\\"):  # what begins no class
+            return found[0]
         ((operation, details),), flags = parsed(found[0])
         own = characters_of(operation, details, flags)
         classes = [_class(part) for each in _OF_BYTES if (part := _without(own, _without([(0, LAST)], [each])))]
         return classes[0] if len(classes) == 1 else f"({'|'.join(classes)})"
 
-    return re.sub(r"\[(?:\\.|[^\]\\])*\]", parts, regex)
+    return re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", parts, regex)
 
 
 def apart(first: str, second: str) -> bool:
@@ -109,7 +113,7 @@ def _read(pattern: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a later Python may read otherwise
-            return _parser.parse(re.sub(r"(?<!\\)\(\?<(?=[^\W\d])", "(?P<", pattern))
+            return _parser.parse(_NAMED.sub(lambda each: "(?P<" if each[0] == "(?<" else each[0], pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
 
@@ -291,6 +295,8 @@ def _without(ranges: Ranges, others: Ranges) -> Ranges:
 def _class(ranges: Ranges) -> str:
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _character(ranges[0][0])
+    if ranges[0][0] == CARET:  # in the first place it negates in xgrammar, escaped or not
+        ranges = [*_without(ranges, [(CARET, CARET)]), (CARET, CARET)]
     return f"[{''.join('-'.join(map(_character, (low, high)[: 1 + (low < high)])) for low, high in ranges)}]"
 
 

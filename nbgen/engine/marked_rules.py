@@ -28,6 +28,8 @@ _MARK = re.compile(
     r'|"\\U0010(?P<of_text>[89ab]\w{3})"'
     r'|"\\U0010(?P<of_regex>(?:[c-e]\w|f[0-9ab])\w\w)"'
 )
+#: The same wherever in a grammar they stand, or else a class or a text, within which nothing is one.
+_MARK_OR_WHOLE = re.compile(rf'{_MARK.pattern}|\[(?:\\.|[^\]\\])*+\]|"(?:\\.|[^"\\])*+"')
 #: A rule that is a mark and no more.
 _ALONE = re.compile(rf"^(?P<name>\w+) ::= \(\((?:{_MARK.pattern})\)\)$", re.MULTILINE)
 _LITERAL = r'"\U0010'
@@ -88,7 +90,10 @@ def with_rules(ebnf: str, source: str, regexes: Sequence[str] = ()) -> str:
         matched = f"{mark['set']}*" if mark["set"] else mark["rule"] or "counted_text"
         return f"[max_chars={number}] ::= {matched}"
 
+    def rule(mark: re.Match[str]) -> str:
+        return rules.setdefault(body(mark), f"marked_{len(rules)}") if mark.lastgroup else mark[0]
+
     rules: dict[str, str] = {}
     found = _ALONE.sub(lambda mark: mark["name"] + body(mark), ebnf)
-    found = _MARK.sub(lambda mark: rules.setdefault(body(mark), f"marked_{len(rules)}"), found)
+    found = _MARK_OR_WHOLE.sub(rule, found)
     return "\n".join([found, *(name + rule for rule, name in rules.items()), _TEXT])

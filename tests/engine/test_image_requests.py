@@ -110,6 +110,13 @@ def test_media_that_do_not_fit_end_their_own_request(llava: Served, caplog: pyte
     assert "Traceback" in caplog.text, "it may be a fault of the model's code"
 
 
+def test_ids_of_a_processor_that_are_no_whole_numbers_are_refused(llava: Served) -> None:
+    made = tensors({"pixel_values": torch.zeros(1, 3, 28, 28), "input_ids": torch.ones(1, 4)})
+    item = Media(type="image", format="processor_output", tensors=made)
+    with pytest.raises(InvalidRequest, match="must be whole numbers"):
+        llava.assembly.admission.sequences(GenerateRequest(rid="f", text="", media=[item], params=PARAMS))
+
+
 def test_media_for_which_there_is_no_memory_are_not_called_wrong(llava: Served) -> None:
     tower = llava.assembly.engine._runner.model.get_submodule("model.vision_tower")
     request = GenerateRequest(rid="r", text="What is <image>?", media=media(picture(11)), params=PARAMS)

@@ -77,11 +77,28 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["https://my-site.example.com:8080/a/b?c=d%20e", "http://localhost", "http://10.0.0.1/"],
         ["http://a.b/" + "c" * 590, ""],
     ),
+    "a pattern beside a definition of any name": (
+        {"$defs": {"a/b~c%20": {}}, "type": "array", "items": {"type": "string", "pattern": "^a+$"}},
+        [["a", "aa"]],
+        [["b"]],
+    ),
     "the least length": ({"type": "string", "minLength": 2}, ['ab"\n', "ab\\é😀"], ["a", ""]),
     "groups of a pattern": (
         {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
         ["ab!(=", "ab?="],
         ["ab", "ab="],
+    ),
+    "a class that reads like a group": ({"type": "string", "pattern": "^[(?<a]$"}, ["(", "a"], ["P"]),
+    "a count of carets": ({"type": "string", "pattern": r"^[\^a-c]{1,50}$"}, ["^", "a^"], ["_", "A"]),
+    "a bracket before a class": (
+        {"type": "string", "pattern": r"^\[[0-9]\]\([a-zé]+\)$"},
+        ["[5](ab)"],
+        ["5", "[5]", "5](a)"],
+    ),
+    "a bracket before what is counted": (
+        {"type": "string", "pattern": r'^"\[[0-9]{1,50}\]$'},
+        ['"[1]', f'"[{"1" * 50}]'],
+        ["1", '"[]', f'"[{"1" * 51}]'],
     ),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -110,6 +127,14 @@ def test_what_a_text_must_be_is_enforced(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_not_be_held_to_is_refused_in_words(name: str) -> None:
     check_refused(*REFUSED[name])
+
+
+@pytest.mark.parametrize("regex", [r"[\^b]", r"[\^-b]", r"\^|b", r"(?:[b\^]){1,2}"])
+def test_a_caret_that_is_escaped_negates_nothing(regex: str) -> None:
+    compiled = BYTES.load(BYTES.compile(Grammar("regex", regex)))
+    assert compiled.matcher().num_allowed([ord("["), 0]) == 0
+    for character in "^b":
+        compiled.matcher().accept(ord(character))
 
 
 @pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}, {"pattern": "^(ab|cd)*$"}])
