@@ -24,6 +24,7 @@ def root(tmp_path: Path) -> Path:
     (root / "out.png").symlink_to(tmp_path / "data-secret" / "c.png")
     (root / "outside").symlink_to(tmp_path / "data-secret")
     (root / "in.png").symlink_to(root / "deep" / "b.png")
+    (root / "circle.png").symlink_to(root / "circle.png")
     os.mkfifo(root / "fifo.png")
     (root / "large.png").write_bytes(bytes(LIMIT + 1))
     return root
@@ -41,6 +42,7 @@ def test_files_below_the_root_are_read_however_they_are_named(root: Path) -> Non
     "name",
     [
         *("../data-secret/c.png", "out.png", "outside/c.png", "deep", "", ".", "/", "missing.png", "fifo.png"),
+        "circle.png",
         *("/dev/zero", "/proc/self/environ", "a b.png\0", "x" * 300 + ".png", "x/" * 600),
         *("file://elsewhere/a.png", "file:///dev/zero", "file://[/x.png", "file:///../../etc/passwd", "~/x.png"),
     ],
