@@ -71,6 +71,22 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         client.submit(long_request("late"), Heard())
 
 
+async def test_an_engine_that_stands_still_leaves_nobody_waiting_for_its_memory_or_an_adapter(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    try:
+        await client.start()
+        psutil.Process(client.pid).send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 1)
+        commands = client.change_memory(ReleaseMemory, ["kv_cache"]), client.load_adapter("a", "/nonexistent")
+        async with asyncio.timeout(PATIENCE):
+            ends = await asyncio.gather(*commands, return_exceptions=True)
+        assert [type(end) for end in ends] == [EngineStopped, EngineStopped]
+    finally:
+        await client.close(0)
+
+
 async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
