@@ -179,6 +179,13 @@ async def test_a_file_is_fetched_under_its_name_with_one_look_up_and_no_secrets(
     assert await urls.fetch(f"{base}/near", LIMIT, "image_data") == b"an image"
 
 
+async def test_who_comes_while_the_server_stops_is_served_on(host) -> None:
+    urls, _, base = host
+    for _ in "ab":
+        assert await urls.fetch(f"{base}/image", LIMIT, "image_data") == b"an image"
+        urls.close()
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
