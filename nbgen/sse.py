@@ -39,7 +39,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        #: Of a line that is not whole: joined once it is, since it may come in thousands of pieces.
+        self._rest: list[str] = []
         self._after_return = False
         self._data: list[str] = []
         self._event = ""
@@ -49,9 +50,12 @@ class Decoder:
         """The events that `chunk` completes."""
         if text := self._text.decode(chunk):
             text, self._after_return = text.removeprefix("\n" * self._after_return), text.endswith("\r")
-        lines = (self._rest + text.replace("\r\n", "\n").replace("\r", "\n")).split("\n")
-        self._rest = lines.pop()
-        return [event for line in lines if (event := self._line(line)) is not None]
+        *whole, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if whole:
+            whole[0] = "".join((*self._rest, whole[0]))
+            self._rest.clear()
+        self._rest.append(rest)
+        return [event for line in whole if (event := self._line(line)) is not None]
 
     def _line(self, line: str) -> Event | None:
         if not line:

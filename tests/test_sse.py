@@ -1,6 +1,7 @@
 """Events survive any cut of the stream; the standard's rules for odd lines hold."""
 
 import json
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,3 +50,10 @@ def test_line_ends_comments_and_many_data_lines() -> None:
 def test_an_unfinished_event_is_not_given() -> None:
     assert decode(b"data: a\n") == []
     assert decode(b"event: x\n\n") == []
+
+
+def test_a_long_event_costs_no_more_for_coming_in_many_pieces() -> None:
+    data = "x" * 2**25
+    stream, began = encode(data.encode()), time.process_time()
+    assert decode(stream, tuple(range(0, len(stream), 2**14))) == [Event(data)]
+    assert time.process_time() - began < 5

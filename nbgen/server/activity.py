@@ -27,6 +27,11 @@ class Activity:
             self.note()
 
     @property
+    def lasts(self) -> bool:
+        """Whether something is under way that `lasting` counts."""
+        return self._under_way > 0
+
+    @property
     def idle_seconds(self) -> float | None:
         """Seconds since the last use; None while the engine is in use."""
         return None if self._under_way else time.monotonic() - self._last

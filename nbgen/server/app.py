@@ -321,7 +321,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         """Tell kernels where this server is: a file with the key, and a variable without."""
         self._file = RuntimeFile.of(self._server, self.key, self.server_id)
         if not self._file.announce(PREFIX):
-            self.log.info("Kernels ask the nbgen server that NBGEN_URL names: %s", os.environ["NBGEN_URL"])
+            named = os.environ["NBGEN_URL"].partition("?")[0]  # where a token may stand
+            self.log.info("Kernels ask the nbgen server that NBGEN_URL names: %s", named)
         try:
             self._file.write(Path(self._server.runtime_dir))
         except OSError as error:

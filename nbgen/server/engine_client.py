@@ -172,6 +172,8 @@ class EngineClient(EngineLife):
         """
         if not self._attached:
             await self._check(model or self.config.model)
+        if self._closed:  # another model would take the present one from those who may still end
+            raise Unavailable("the server is stopping")
         wanted = self._wanted(model, quantization)
         if self._attached and wanted != self.config:
             raise ModelError(

@@ -299,7 +299,8 @@ class EngineLife:
     def _patience(self) -> int | None:
         if self.state in ("starting", "loading"):
             return silence.LOADING_SECONDS
-        return silence.SILENT_SECONDS if self.state == "ready" and self._listeners else None
+        awaited = self.state in ("ready", "released") and (self._listeners or self._activity.lasts)
+        return silence.SILENT_SECONDS if awaited else None
 
     def _take(self) -> dict[str, Listener]:
         taken, self._listeners = self._listeners, {}

@@ -36,7 +36,7 @@ class MediaFiles:
         assert self._root is not None
         try:
             data = _read_below(self._root, _path(address), limit + 1)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # the last of links that lead in a circle
             raise InvalidRequest(
                 f"`{field}`: there is no file {address[:200]!r} below the folder that media are read from", field=field
             ) from None

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import msgspec
 
 from nbgen.engine_state import ModelInfo
-from nbgen.errors import Forbidden
+from nbgen.errors import Forbidden, InvalidRequest
 from nbgen.media_types import MAX_BYTES
 from nbgen.messages import GenerateRequest, Media
 from nbgen.protocols.media import Item, Source, check_size
 from nbgen.server.media_files import MediaFiles
 from nbgen.server.media_urls import MediaUrls
+
+#: Of all files that one call names; no more may be alive at a time.
+MAX_OPENED = 2**30
 
 
 class MediaIntake:
@@ -38,11 +41,13 @@ class MediaIntake:
         if not any(media):
             return list(requests)
         taken = None if model is None or not requests[0].media_optional else model.media
-        opened: dict[tuple[str, str], bytes] = {}  # what a whole batch names is opened once
+        size, opened = 0, dict[tuple[str, str], bytes]()  # what a whole batch names is opened once
         for source in (item for items in media for item in items if isinstance(item, Source)):
             if (source.type, source.address) not in opened:
                 wanted = taken is None or source.type in taken
                 opened[source.type, source.address] = await self._open(source, trusted=trusted, wanted=wanted)
+                size += len(opened[source.type, source.address])
+                _check_room(size, source.field)
 
         def filled(item: Item) -> Media:
             if isinstance(item, Media):
@@ -68,3 +73,9 @@ class MediaIntake:
             data = await asyncio.to_thread(self.files.read, source.address, limit, field) if wanted else b""
         check_size(len(data), source.type, field)
         return data
+
+
+def _check_room(size: int, field: str) -> None:
+    if size > MAX_OPENED:
+        words = f"`{field}`: the files that this call names have more than {MAX_OPENED} bytes together: name fewer"
+        raise InvalidRequest(words, field=field)

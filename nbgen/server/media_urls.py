@@ -68,9 +68,9 @@ class MediaUrls:
                 return await self._follow(url, limit)
 
     def close(self) -> None:
-        """End what is kept open."""
-        for client in self._clients.values():
-            client.close()
+        """End what is kept open; whoever fetches later, as while the server stops, opens it anew."""
+        while self._clients:
+            self._clients.popitem()[1].close()
 
     async def _follow(self, url: str, limit: int) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):

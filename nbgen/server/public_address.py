@@ -12,8 +12,8 @@ from tornado.netutil import Resolver
 
 from nbgen.errors import InvalidRequest
 
-#: Ranges of IPv6 that carry an IPv4 address for a translator to go to.
-TRANSLATED = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+#: Ranges of IPv6 that carry an IPv4 address for a translator to go to, and the one that sites had for themselves.
+INNER = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "fec0::/10")))
 NOT_ALLOWED = "that address is not allowed"
 
 Addresses = list[tuple[int, Any]]
@@ -25,14 +25,14 @@ def is_public(address: str) -> bool:
         ip = ip_address(address)
     except ValueError:
         return False
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or _carries_another(ip))
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or _leads_inside(ip))
 
 
-def _carries_another(ip: IPv4Address | IPv6Address) -> bool:
+def _leads_inside(ip: IPv4Address | IPv6Address) -> bool:
     if not isinstance(ip, IPv6Address):
         return False
     embedded = ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip.scope_id
-    return bool(embedded) or any(ip in network for network in TRANSLATED)
+    return bool(embedded) or any(ip in network for network in INNER)
 
 
 class PublicResolver(Resolver):

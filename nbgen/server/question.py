@@ -6,7 +6,7 @@ import asyncio
 import uuid
 
 from nbgen.engine_state import ModelInfo
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, anew
 from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer, TokenizeRequest
 from nbgen.server.engine_client import EngineClient
 
@@ -28,7 +28,7 @@ class Question:
 
     def fail(self, error: NbgenError) -> None:
         if not self.answer.done():
-            self.answer.set_exception(error)
+            self.answer.set_exception(anew(error))
 
 
 async def ask_tokenizer(engine: EngineClient, request: Request) -> TokenizerAnswer:

@@ -126,8 +126,9 @@ class TensorEngine:
         self._closed = True
         if self._answers and patience:
             await asyncio.wait(self._answers.values(), timeout=patience)
-        if self._process is not None:
-            self._process.close()
+        async with self._starting:  # or else one that is just being started would stay
+            if self._process is not None:
+                self._process.close()
         if self._life is not None:
             await asyncio.wait_for(asyncio.shield(self._life), STOP_PATIENCE + 4)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from nbgen.protocols import sglang_tokens
 from nbgen.protocols.openai import OF_TEMPLATES
+from nbgen.server.base_handler import NbgenHandler
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.question import ask_tokenizer, started_model
@@ -39,11 +40,12 @@ class DetokenizeHandler(TokenizerHandler):
 class TokenizerInfoHandler(TokenizerHandler):
     """The tokenizer's class, special tokens and chat template, as vLLM tells them: lm-eval asks for these."""
 
+    #: It may load the model.
+    actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
+
     async def get(self) -> None:
         model = await started_model(self.engine)
         self.finish(msgspec.json.encode(model.tokenizer if model else {}))
-
-    head = get
 
 
 HANDLERS = [

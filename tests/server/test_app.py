@@ -163,6 +163,17 @@ def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Pa
         server.stop()
 
 
+def test_a_token_in_the_address_of_another_server_stands_in_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBGEN_URL", "http://gpu:8000/lab?token=its-secret")
+    server = Server(tmp_path, *QUICK)
+    server.stop()
+    log = server.log.read_text()
+    assert "http://gpu:8000/lab" in log
+    assert "its-secret" not in log
+
+
 def test_the_runtime_file_tells_where_and_with_which_key(jupyter: Server) -> None:
     said = json.loads(jupyter.runtime_file.read_bytes())
     assert said["base_url"] == "/user/x/"

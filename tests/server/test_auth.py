@@ -89,6 +89,8 @@ def test_a_cookie_needs_the_xsrf_header_and_the_right_origin(jupyter: Server) ->
         assert browser.post("abort_request", json={}, headers=xsrf).status_code == 200
         for headers, status in (({}, 403), ({"Referer": "https://evil.example/"}, 403), (xsrf, 200)):
             assert browser.get("flush_cache", headers=headers).status_code == status
+        for headers in ({}, {"Referer": "https://evil.example/"}):
+            assert browser.get("tokenizer_info", headers=headers).status_code == 403, "it would load the model"
         foreign = {**xsrf, "Origin": "https://evil.example"}
         assert browser.post("abort_request", json={}, headers=foreign).status_code == 404
         assert browser.get("api/v1/hello", headers={"Origin": "https://evil.example"}).status_code == 404
@@ -226,7 +228,8 @@ def test_jupyters_authorizer_decides_what_a_known_caller_may_do(tmp_path: Path) 
             answer = server.http.post(path, json={"text": "a"})
             assert answer.status_code == 403, path
             assert "may not write" in answer.text
-        assert server.http.get("flush_cache").status_code == 403
+        for path in ("flush_cache", "tokenizer_info"):
+            assert server.http.get(path).status_code == 403
         with server.anonymous(Authorization=f"Bearer {server.key}") as owner:
             assert owner.post("abort_request", json={}).status_code == 200
         with triton.InferenceServerClient(grpc_address(server)) as remote:

@@ -16,11 +16,12 @@ import nbgen
 from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
-from nbgen.messages import GenerateOutput, GenerateRequest, Media
+from nbgen.messages import GenerateOutput, GenerateRequest, Media, TokenizeRequest
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import engine_life, restarts, silence
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
+from nbgen.server.question import ask
 from nbgen.server.runs import Run, Runs
 from tests.server.conftest import PATIENCE, until
 
@@ -69,6 +70,22 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
     assert not second.is_running()
     with pytest.raises(Unavailable, match="stopping"):
         client.submit(long_request("late"), Heard())
+
+
+async def test_an_engine_that_stands_still_leaves_nobody_waiting_for_its_memory_or_an_adapter(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    try:
+        await client.start()
+        psutil.Process(client.pid).send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 1)
+        commands = client.change_memory(ReleaseMemory, ["kv_cache"]), client.load_adapter("a", "/nonexistent")
+        async with asyncio.timeout(PATIENCE):
+            ends = await asyncio.gather(*commands, return_exceptions=True)
+        assert [type(end) for end in ends] == [EngineStopped, EngineStopped]
+    finally:
+        await client.close(0)
 
 
 async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
@@ -191,6 +208,14 @@ async def test_what_keeps_the_engine_down_holds_nothing_of_those_who_hear_it() -
         with pytest.raises(Unavailable, match="it stays down"):
             client.submit(long_request("a"), Heard())
     assert client.error.__traceback__ is None
+    client = EngineClient(EngineConfig(model="/nonexistent"), logging.getLogger("test"))
+    asking = asyncio.create_task(ask(client, TokenizeRequest(rid="q")))
+    await asyncio.sleep(0)
+    client._give_up(kept := InternalError("it cannot be loaded"))
+    with pytest.raises(InternalError, match="it cannot be loaded"):
+        await asking
+    assert kept.__traceback__ is None
+    await client.close(0)
 
 
 async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from nbgen.errors import ModelError, Unavailable
 from nbgen.server import restarts
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.restarts import Restarts
-from tests.server.conftest import until
+from tests.server.conftest import PATIENCE, until
 from tests.server.test_engine_client import Heard, long_request
 
 
@@ -31,6 +31,21 @@ async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model:
         assert heard.error.message in [f"another model was loaded meanwhile: {name!r}" for name in names]
     finally:
         await client.close(0)
+
+
+async def test_while_the_server_stops_no_other_model_takes_the_place_of_one_that_is_still_asked(
+    tiny_model: Path,
+) -> None:
+    client, heard = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test")), Heard()
+    await client.start()
+    client.submit(long_request("r"), heard)
+    closing = asyncio.create_task(client.close(PATIENCE))
+    await until(lambda: client.closed)
+    with pytest.raises(Unavailable, match="the server is stopping"):
+        await client.load("bundled")
+    assert (heard.error, client.state, client.config.model) == (None, "ready", str(tiny_model))
+    client.forget("r")
+    await closing
 
 
 async def test_a_model_whose_files_have_changed_is_loaded_anew(tiny_model: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_head_is_get_without_a_body(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["generate", "health_generate", "flush_cache", "v1/chat/completions", "v2/health/live"]
+    "path", ["generate", "health_generate", "flush_cache", "tokenizer_info", "v1/chat/completions", "v2/health/live"]
 )
 def test_what_is_dear_or_changes_something_is_no_matter_of_head(server: Server, path: str) -> None:
     answer = server.http.head(path)

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.server import media_files
+from nbgen.messages import GenerateRequest
+from nbgen.protocols.media import Source
+from nbgen.server import media_files, media_intake
 from nbgen.server.media_files import MediaFiles
+from nbgen.server.media_intake import MediaIntake
+from nbgen.server.media_urls import MediaUrls
 
 LIMIT = 1000
 
@@ -24,6 +28,7 @@ def root(tmp_path: Path) -> Path:
     (root / "out.png").symlink_to(tmp_path / "data-secret" / "c.png")
     (root / "outside").symlink_to(tmp_path / "data-secret")
     (root / "in.png").symlink_to(root / "deep" / "b.png")
+    (root / "circle.png").symlink_to(root / "circle.png")
     os.mkfifo(root / "fifo.png")
     (root / "large.png").write_bytes(bytes(LIMIT + 1))
     return root
@@ -41,6 +46,7 @@ def test_files_below_the_root_are_read_however_they_are_named(root: Path) -> Non
     "name",
     [
         *("../data-secret/c.png", "out.png", "outside/c.png", "deep", "", ".", "/", "missing.png", "fifo.png"),
+        "circle.png",
         *("/dev/zero", "/proc/self/environ", "a b.png\0", "x" * 300 + ".png", "x/" * 600),
         *("file://elsewhere/a.png", "file:///dev/zero", "file://[/x.png", "file:///../../etc/passwd", "~/x.png"),
     ],
@@ -90,3 +96,22 @@ def test_a_link_put_in_after_the_check_is_not_followed(root: Path, monkeypatch: 
 def test_without_a_root_no_path_is_read(root: Path) -> None:
     with pytest.raises(InvalidRequest, match="--media-root"):
         MediaFiles(None).read(str(root / "a b.png"), LIMIT, "image_data")
+
+
+async def test_a_call_that_names_more_than_may_be_alive_is_refused_before_all_of_it_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media_intake, "MAX_OPENED", 2 * LIMIT)
+    intake = MediaIntake(MediaUrls([]), MediaFiles(root))
+    (root / "large.png").write_bytes(bytes(LIMIT))
+
+    async def fill(*names: str) -> int:
+        requests = [GenerateRequest(rid=name, text="a") for name in names]
+        media = [[Source("image", "path", name, {}, "image_data")] for name in names]
+        filled = await intake.fill(requests, media, trusted=True, model=None)
+        return sum(len(each.data) for request in filled for each in request.media)
+
+    assert await fill("large.png", "large.png", "./large.png", "large.png") == 4 * LIMIT
+    with pytest.raises(InvalidRequest, match=f"more than {2 * LIMIT} bytes together") as caught:
+        await fill("large.png", "./large.png", "a b.png", "missing.png")
+    assert caught.value.field == "image_data"

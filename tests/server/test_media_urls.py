@@ -21,7 +21,18 @@ LIMIT = 2 * 2**20
 INSIDE = [
     *("127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
     *("224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1", "198.18.0.1"),
-    *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:8.8.8.8"),
+    *(
+        "::",
+        "::1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fc00::1",
+        "fd12::1",
+        "fec0::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:8.8.8.8",
+    ),
     *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:1::1", "::7f00:1", "nonsense", ""),
 ]
 
@@ -166,6 +177,13 @@ async def test_a_file_is_fetched_under_its_name_with_one_look_up_and_no_secrets(
     assert seen["Host"] == base.removeprefix("http://")
     assert not {"Cookie", "Authorization", "Referer"} & set(seen)
     assert await urls.fetch(f"{base}/near", LIMIT, "image_data") == b"an image"
+
+
+async def test_who_comes_while_the_server_stops_is_served_on(host) -> None:
+    urls, _, base = host
+    for _ in "ab":
+        assert await urls.fetch(f"{base}/image", LIMIT, "image_data") == b"an image"
+        urls.close()
 
 
 @pytest.mark.parametrize(

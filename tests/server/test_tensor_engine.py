@@ -78,6 +78,18 @@ async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: Tenso
         await lost
 
 
+async def test_a_process_that_is_just_being_started_ends_with_the_others(repository: Path) -> None:
+    engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
+    loading = asyncio.create_task(load(engine, repository))
+    async with asyncio.timeout(PATIENCE):
+        while not engine._starting.locked():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(EngineStopped, match="the server is stopping"):
+        await loading
+    assert engine._process is None
+
+
 async def test_what_the_process_cannot_read_is_answered(engine: TensorEngine, repository: Path) -> None:
     with pytest.raises(Unavailable, match="folder"):
         await asyncio.wait_for(engine.load(echo(repository).spec, 5), PATIENCE)  # type: ignore[arg-type]
