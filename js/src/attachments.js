@@ -58,7 +58,7 @@ export class Attachments {
   }
 
   set given(files) {
-    this.#given = files;
+    this.#given = [...files]; // the panel before may still be reading one
     this.#show();
   }
 

@@ -3,6 +3,8 @@
 import { grown, lex, nodes } from "./markdown.js";
 
 const PLAIN_ABOVE = 200_000;
+/** The beginning of a definition, whose name has at most so many characters: else lines of brackets that stay open take time with the square of them. */
+const DEFINITION = /^ {0,3}\[[^\]]{1,999}\]:/m;
 
 export class Blocks {
   #root;
@@ -28,7 +30,7 @@ export class Blocks {
 
   /** Show `text` from the beginning, as a whole: only so do references to a later definition resolve. */
   finish(text) {
-    if (this.#plain || !/^ {0,3}\[[^\]]+\]:/m.test(text)) return this.update(text);
+    if (this.#plain || !DEFINITION.test(text)) return this.update(text);
     this.clear();
     this.#append(lex(text));
   }

@@ -45,7 +45,7 @@ export class Bus {
   start(body, beside = {}) {
     this.#runs.set(body.id, { chat: body.chat, seq: 0 });
     this.#starts.push(body);
-    this.#emit(body.chat, "started", { run: body.id, messages: body.messages, prompt: body.prompt, ...beside });
+    this.#emit(body.chat, "started", { run: body.id, messages: body.messages, prompt: body.prompt, prefix_ids: body.prefix_ids, ...beside });
     this.#reopen();
   }
 

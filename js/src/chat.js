@@ -20,6 +20,7 @@ export class Chat {
   #model;
   #transport = null;
   #opened = null;
+  #known = false; // what the server and the notebook have of the chat
   #own = ""; // the run that was begun here last
   #left = null; // the conversation that another one takes the place of
   #frame;
@@ -79,6 +80,7 @@ export class Chat {
     this.#answering.open(transport);
     this.#conversation.empty.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
+    this.#known = true;
     const id = this.#model.get("chat");
     const known = id === this.#left?.chat ? this.#left.tree.list() : this.#frame.notebook.kept(id);
     const tree = Tree.merged(known, chat?.turns ?? []);
@@ -156,12 +158,21 @@ export class Chat {
     const files = this.#files.parts;
     if (this.#files.unfinished) return this.#frame.say(this.#files.unfinished);
     if (!(text.trim() || files.length) || this.#answering.live || !this.#transport) return;
+    if (!this.#known) return this.#later(text);
     if (!this.#variables.ready(this.#compose.input)) return;
     const system = this.#model.get("system");
     const before = this.#tree.said.filter(({ role }) => role !== "system");
     this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, files) }]);
     this.#compose.text = "";
     this.#files.clear();
+  }
+
+  /** Send this, unless it is changed meanwhile, once it is known what was said before: that goes with it. */
+  async #later(text) {
+    const chat = this.#model.get("chat");
+    this.#frame.say("Looking for what was said before");
+    await this.#opened;
+    if (this.#compose.text === text && this.#model.get("chat") === chat) this.#send(text);
   }
 
   /** Another version of a message; whether it was sent. */

@@ -19,7 +19,10 @@ export class Comm {
   #asked = {};
   #waiting = null;
   #receive = (message) => this.#message(message);
-  #ended = () => this.#over(this.#have.keys());
+  #ended = () => {
+    this.#over(this.#have.keys());
+    this.#refuse(ENDED);
+  };
 
   constructor(model, chat, listener) {
     this.#model = model;

@@ -52,7 +52,7 @@ export class Compare {
   /** Show what the servers know; run at once where nothing has been run yet. */
   async open(transport) {
     this.#transport = transport;
-    if (this.#cells.some(({ server }) => server !== undefined)) this.#kernel = this.#through(transport);
+    if (this.#cells.some(({ server }) => server !== undefined)) this.#kernel = this.#through();
     try {
       const known = await this.#look(this.#kernel?.turns());
       if (!known && !this.#open.length && this.#compose.text.trim()) this.#start(this.#compose.text);
@@ -67,7 +67,7 @@ export class Compare {
   }
 
   close() {
-    if (this.#kernel !== this.#transport) this.#kernel?.close();
+    this.#kernel?.close();
     this.#frame.close();
     this.#transport?.close();
   }
@@ -84,7 +84,7 @@ export class Compare {
   receive(event, data) {
     if (event === "started") return this.#started(data);
     const cell = this.#cells.find(({ run, state }) => state === "live" && run === data.run);
-    if (data.run && !cell) return;
+    if ((data.run && !cell) || (event === "progress" && !this.#open.length)) return; // stopped since
     const shown = this.#oneModel ? data : { ...data, model: "" };
     if (!common(this.#frame, event, shown, this.#open.length)) this.#handlers[event]?.(data, cell);
   }
@@ -110,8 +110,7 @@ export class Compare {
   }
 
   /** The way to servers that only the kernel can reach. */
-  #through(transport) {
-    if (transport instanceof Comm) return transport;
+  #through() {
     return new Comm(this.#model, this.#model.get("chat"), (event, data) => this.receive(event, data));
   }
 
@@ -130,7 +129,7 @@ export class Compare {
     for (const cell of this.#cells) if (cell.server !== undefined) ask(cell);
     for (const load of new Set(this.#cells.filter(({ server }) => server === undefined).map((cell) => cell.load))) {
       const waiting = () => this.#cells.filter((cell) => cell.state === "waiting" && cell.server === undefined && cell.load === load);
-      if (load) await this.#load(load, waiting());
+      if (load && waiting().length) await this.#load(load, () => (this.#round === round ? waiting() : []));
       if (this.#round !== round) return; // stopped, and run again since
       const asked = waiting();
       asked.forEach(ask);
@@ -143,14 +142,13 @@ export class Compare {
     this.#transportOf(cell).start({ id, chat: this.#model.get("chat"), ...asked(cell, said) }, { server: cell.server });
   }
 
-  /** Have the server load a model for these cells. */
-  async #load(model, cells) {
-    if (!cells.length) return;
+  /** Have the server load a model for the cells that are `waiting()` for it. */
+  async #load(model, waiting) {
     this.#frame.progress({ stage: model, total: 0 });
     try {
       await this.#transport.load(model);
     } catch (error) {
-      for (const cell of cells) this.#failed(cell, error);
+      for (const cell of waiting()) this.#failed(cell, error);
     }
     this.#frame.loaded();
   }
@@ -178,7 +176,7 @@ export class Compare {
       if (!turn || cell.runs.has(turn.run) || cell.state !== "idle") return;
       this.#started({ run: turn.run });
       if (!turn.finish_reason && !turn.error) return this.#transportOf(cell).follow(turn.run, 0);
-      cell.answer.add(turn.content);
+      cell.answer.add(turn.content, 0, turn.reasoning);
       if (turn.error) this.#handlers.error({ error: { message: turn.error, kept: true } }, cell);
       else this.#handlers.done(turn, cell);
     });

@@ -7,7 +7,7 @@ import { highlight } from "./highlight.js";
 import { extensions, formula, startInHeading } from "./maths.js";
 
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
-const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
+const NAMED = { __proto__: null, amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
 const MAX_DEPTH = 40;
 /** How models break lines in the cells of tables. */
 const BREAK = /<br *\/?>/i;
@@ -83,13 +83,14 @@ const MAKERS = {
   codespan: (token) => [h("code", {}, token.text)],
   code: (token) => [codeBlock(token)],
   link: (token, depth) => link(token.href, nodes(token.tokens, depth)),
-  image: (token) => link(token.href, [`image: ${token.text || token.href}`]),
+  image: (token) => link(token.href, [`image: ${decode(token.text || token.href)}`]),
   list: (token, depth) => [list(token, depth)],
   table: (token, depth) => [scroller("Table", "div", { class: "nbgen-table", ...AS_WRITTEN }, table(token, depth))],
   checkbox: (token) => [token.checked ? "☑ " : "☐ "],
 };
 
-function link(href, children) {
+function link(written, children) {
+  const href = decode(written);
   if (!ADDRESS.test(href)) return children;
   return [h("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children)];
 }

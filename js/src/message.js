@@ -165,6 +165,7 @@ export class Answer {
   #first = 0;
   #noted = 0;
   #before = 0;
+  #returned = false;
   #painted;
   #fresh;
 
@@ -184,7 +185,8 @@ export class Answer {
   }
 
   add(text, tokens = 0, reasoning = "") {
-    this.text += text.replace(/\r\n?/g, "\n");
+    this.text += (this.#returned ? text.replace(/^\n/, "") : text).replace(/\r\n?/g, "\n");
+    if (text) this.#returned = text.endsWith("\r"); // whose line feed may be still to come
     this.#thoughts.add(reasoning, Boolean(this.text));
     this.tokens += tokens;
     if (tokens && !this.#first) [this.#first, this.#before] = [performance.now(), this.tokens];
@@ -206,6 +208,7 @@ export class Answer {
 
   restart() {
     this.text = "";
+    this.#returned = false;
     this.tokens = this.#before = this.#first = 0;
     this.#painted(() => {
       this.#thoughts.clear();

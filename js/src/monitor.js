@@ -53,6 +53,7 @@ class Monitor {
   #speed = new Rate();
   #speeds = new Series();
   #memories = new Series();
+  #refusal = "";
 
   constructor(actions) {
     this.load = button("Load", actions.load);
@@ -72,19 +73,25 @@ class Monitor {
     const words = answer.state === "released" ? "memory released" : answer.state + unasked;
     this.#title.textContent = answer.name ?? "no model";
     if (this.#state.textContent !== words) this.#state.textContent = words;
+    if (answer.state !== this.element.dataset.state) this.#refusal = "";
     this.element.dataset.state = answer.state;
     this.#facts.textContent = alive ? facts(answer.model) : "";
     allow(this.load, !alive || answer.state === "released");
     this.load.textContent = answer.state === "released" ? "Resume" : "Load";
     allow(this.unload, alive);
     this.#loading(answer.state === "ready" ? null : answer.progress);
-    this.fail(answer.error ?? "");
+    this.fail(answer.error || this.#refusal);
     this.#pulse((alive && answer.status) || {}, seconds);
   }
 
   fail(words) {
     this.#error.hidden = !words;
     if (this.#error.textContent !== words) this.#error.textContent = words;
+  }
+
+  /** Why what a button asked for was not done: words that looks leave there until another is pressed, or the state is another. */
+  refuse(words) {
+    this.fail((this.#refusal = words));
   }
 
   #loading(progress) {
@@ -148,12 +155,15 @@ async function render({ model, el }) {
     try {
       await (await server.request(path, { body })).text();
     } catch (error) {
-      monitor.fail(error.message);
+      monitor.refuse(error.message);
     }
   };
   const own = Object.assign(Object.create(model), { alone: () => isAlone(el) });
   const askKernel = (type) => tell(own, { type }) || monitor.fail(ENDED);
-  const act = (type, path, body) => () => (server ? ask(path, body) : askKernel(type));
+  const act = (type, path, body) => () => {
+    monitor.refuse("");
+    server ? ask(path, body) : askKernel(type);
+  };
   const monitor = new Monitor({
     load: act("load", "model/load"),
     unload: act("unload", "model/unload"),
@@ -176,7 +186,7 @@ async function render({ model, el }) {
   const heard = (message) => {
     asked = -Infinity;
     if (message.type === "model") monitor.show(message.model, performance.now() / 1000);
-    else if (message.type === "error") monitor.fail(message.message);
+    else if (message.type === "error") message.asked === "look" ? monitor.fail(message.message) : monitor.refuse(message.message);
   };
   const turned = async () => {
     server = (await directServer(model))?.server;

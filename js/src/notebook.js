@@ -48,11 +48,12 @@ export class Notebook {
     return true;
   }
 
-  /** The place after the widget's cell; 0 where there is none. */
+  /** The place after the widget's cell; 0 where there is none. A page may hold the cells in view alone, and marks them then with their places. */
   #below() {
     const cell = this.#element.closest?.(".jp-Cell");
     if (!this.reachable || !cell) return 0;
-    return [...cell.closest(".jp-Notebook").querySelectorAll(".jp-Cell")].indexOf(cell) + 1;
+    const cells = [...cell.closest(".jp-Notebook").querySelectorAll(".jp-Cell")];
+    return (cells.length === this.#shared.cells?.length ? cells.indexOf(cell) : Number(cell.dataset.windowedListIndex)) + 1 || 0;
   }
 
   /** What the notebook keeps of a chat, as `keep` left it. */

@@ -19,13 +19,14 @@ export class Pieces {
     const found = this.#told || !text ? [] : this.#rest(); // its tokens would have come with this text at the latest
     for (const character of text) this.#characters.push(character);
     for (const token of tokens) this.#waiting.push(token);
+    found.push(...this.#lead());
     while (this.#isClear()) found.push(this.#next());
     return found;
   }
 
   /** At the end: what is left of the text belongs to the last token. */
   flush() {
-    const found = [];
+    const found = this.#lead();
     while (this.#waiting.length) found.push(this.#next());
     return [...found, ...this.#rest()];
   }
@@ -34,6 +35,12 @@ export class Pieces {
   #rest() {
     const piece = this.#take(Infinity);
     return piece ? [[null, piece]] : [];
+  }
+
+  /** What stands before the first token: of tokens that were told elsewhere. */
+  #lead() {
+    const start = this.#waiting[0]?.offset ?? 0;
+    return this.#read < start && start <= this.#characters.length ? [[null, this.#take(start)]] : [];
   }
 
   /** Whether the text of the first of the waiting tokens has arrived, and the beginning of the next one's. */

@@ -16,9 +16,11 @@ export class Stream {
   #transport = null;
   #run = null;
   #runs = new Set(); // all that were shown here
+  #own = ""; // the run that was begun here last
   #live = false;
   #prompt = "";
   #before = [];
+  #unseen = []; // ids of tokens that the text begins with and nobody tells of: another view or page has kept them
   #kept = [];
   #last = null;
   #frame;
@@ -104,18 +106,20 @@ export class Stream {
 
   #begin(prompt) {
     if (this.#live || !this.#transport) return;
-    this.#go([], prompt);
+    this.#go([], prompt, []);
   }
 
-  /** Go on from `kept`, the tokens that stay. */
-  #go(kept, prompt = this.#prompt) {
+  /** Go on from `kept`, the tokens that stay, after those that are `unseen`. */
+  #go(kept, prompt = this.#prompt, unseen = this.#unseen) {
     if (this.#live || !prompt) return;
     const { tokens, text } = this.#view;
-    if (text || tokens.length) this.#before.push({ prompt: this.#prompt, tokens, text, note: this.#note.textContent });
+    if (text || tokens.length) this.#before.push({ prompt: this.#prompt, unseen: this.#unseen, tokens, text, last: this.#last, note: this.#note.textContent });
+    this.#own = newId();
     this.#prompt = prompt;
+    this.#unseen = unseen;
     this.#kept = [...kept];
-    const prefix_ids = kept.map(({ id }) => id);
-    const body = { id: newId(), chat: this.#model.get("chat"), prompt, prefix_ids, params: this.#model.get("params") };
+    const prefix_ids = [...unseen, ...kept.map(({ id }) => id)];
+    const body = { id: this.#own, chat: this.#model.get("chat"), prompt, prefix_ids, params: this.#model.get("params") };
     this.#transport.start({ ...body, ...this.#model.get("beside"), logprobs: this.#model.get("alternatives") });
   }
 
@@ -134,8 +138,9 @@ export class Stream {
   #back() {
     const before = this.#before.pop();
     if (this.#live || !before) return;
+    this.#alert.hidden = true;
     if (this.#compose.text === this.#prompt) this.#compose.text = before.prompt; // else it is a draft
-    this.#prompt = before.prompt;
+    [this.#prompt, this.#unseen, this.#last] = [before.prompt, before.unseen, before.last];
     this.#view.begin(before.prompt);
     this.#view.add(before.text, before.tokens);
     this.#view.finish();
@@ -144,7 +149,8 @@ export class Stream {
     this.#compose.input.focus();
   }
 
-  #started({ run, prompt, state }) {
+  #started({ run, prompt, prefix_ids, state }) {
+    if (run !== this.#own) [this.#unseen, this.#kept] = [prefix_ids ?? [], []];
     this.#run = run;
     this.#runs.add(run);
     this.#live = true;
@@ -158,10 +164,9 @@ export class Stream {
     this.#frame.say("Sending");
   }
 
-  #restore({ run, prompt, model, state }) {
+  #restore({ run, prompt, prefix_ids, model, state }) {
     if (this.#compose.text === this.#prompt) this.#compose.text = prompt; // else it is a draft
-    this.#kept = [];
-    this.#started({ run, prompt, state });
+    this.#started({ run, prompt, prefix_ids, state });
     this.#frame.call(model);
     this.#transport.follow(run, 0);
   }

@@ -16,6 +16,7 @@ export class Way {
 
   /** From now on by this transport. A former one is closed unless it brings a run; one that is still open is used again. */
   take(direct) {
+    if (this.#closed) return;
     const kind = Boolean(direct);
     if (!this.#open.has(kind)) this.#open.set(kind, this.#make(direct));
     this.#now = this.#open.get(kind);

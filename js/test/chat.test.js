@@ -101,3 +101,22 @@ test("the notebook keeps a question once it is asked", async (context) => {
   elements.find(({ textContent, tag }) => tag === "button" && textContent === "Send").listeners.click({ detail: 1 });
   assert.deepEqual(kept.at(-1)?.map(({ content }) => content), ["one", ""]);
 });
+
+test("a question that is sent before it is known what was said goes with it", async (context) => {
+  const { chat, server, shown } = panel(context, [ASKED, { ...BEGUN, finish_reason: { type: "stop" } }]);
+  const asked = [];
+  server.start = (body) => {
+    asked.push(body.messages.map(({ content }) => content));
+    chat.receive("started", { run: body.id, messages: body.messages });
+  };
+  const opened = chat.open(server);
+  const elements = [...chat.element.elements()];
+  elements.find(({ attributes }) => attributes["aria-label"] === "Message").value = "two";
+  const send = elements.find(({ textContent, tag }) => tag === "button" && textContent === "Send");
+  for (let press = 0; press < 2; press += 1) send.listeners.click({ detail: 1 });
+  assert.deepEqual(asked, []);
+  await opened;
+  await new Promise(setImmediate);
+  assert.deepEqual(asked, [["one", "half", "two"]]);
+  assert.match(shown(), /one.*two/);
+});

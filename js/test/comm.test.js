@@ -60,6 +60,13 @@ test("a run whose kernel ends, ends", (context) => {
   assert.equal(heard.filter(([event]) => event === "error").length, 2);
 });
 
+test("what a kernel was asked is refused in words once it ends", async (context) => {
+  const { model, comm } = opened(context);
+  const waiting = comm.snapshot();
+  model.ended();
+  await assert.rejects(waiting, /The kernel has ended/);
+});
+
 test("a kernel that has ended is an error in words", (context) => {
   const { model, comm } = opened(context);
   const heard = [];

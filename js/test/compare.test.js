@@ -54,3 +54,36 @@ test("an error that was there when the panel is opened is not read out", async (
   const error = [...grid.element.elements()].find(({ attributes }) => attributes.class === "nbgen-error");
   assert.deepEqual([error.textContent, error.attributes.role], ["full", undefined]);
 });
+
+/** A grid of one cell whose model has to be loaded; `loads` are the loads that go on. */
+function loading() {
+  const traits = { chat: "c", cells: [{ label: "a", params: {}, load: "m" }], columns: 1, prompt: "hi" };
+  const loads = [];
+  const server = { started: [], snapshot: async () => ({ turns: [] }), start: ({ id }) => server.started.push(id) };
+  server.load = () => new Promise((done, fail) => loads.push({ done, fail }));
+  const grid = new Compare({ get: (name) => traits[name], set: () => {}, save_changes: () => {}, send: () => {} }, "m");
+  const press = (words) => [...grid.element.elements()].find(({ tag, textContent }) => tag === "button" && textContent === words).listeners.click({ detail: 1 });
+  return { grid, server, loads, press };
+}
+
+test("a load that fails after it was stopped fails no cell, nor what was asked since", async () => {
+  const { grid, server, loads, press } = loading();
+  await grid.open(server);
+  press("Stop");
+  grid.receive("progress", { stage: "m", done: 1, total: 2 });
+  assert.doesNotMatch(grid.element.textContent, /Loading model/);
+  press("Run");
+  loads[0].fail(new Error("no such model"));
+  await new Promise(setImmediate);
+  assert.doesNotMatch(grid.element.textContent, /no such model/);
+  loads[1].fail(new Error("no room"));
+  await new Promise(setImmediate);
+  assert.match(grid.element.textContent, /no room/);
+});
+
+test("the thoughts of an answer are there again when the panel is", async () => {
+  const traits = { chat: "c", cells: [{ label: "a", params: {} }], columns: 1, prompt: "hi" };
+  const grid = new Compare({ get: (name) => traits[name], send: () => {} }, "m");
+  await grid.open({ snapshot: async () => ({ turns: [{ run: "r.0", content: "yes", reasoning: "let me see", finish_reason: { type: "stop" } }] }) });
+  assert.match(grid.element.textContent, /let me see/);
+});

@@ -189,6 +189,14 @@ test("a text beyond measure is shown plain", () => {
   assert.equal(root.textContent, long);
 });
 
+test("characters that are named stand in addresses, too, and no name of JavaScript's is one", () => {
+  const [link] = [...page("[x](https://h/?a&amp;b) &constructor; &#36;").elements()].filter(({ tag }) => tag === "a");
+  assert.equal(link.attributes.href, "https://h/?a&b");
+  assert.equal(page("&constructor; &toString; &amp;").textContent, "&constructor; &toString; &");
+  assert.equal(page("![a &amp; b](https://h/)").textContent, "image: a & b");
+  check(page("[x](java&#115;cript:alert(1)) [y](&#106;avascript:1) ![z](data&#58;text/html,1)"), "named");
+});
+
 test("what is repeated without end takes time in proportion to its length", () => {
   for (const again of ["[a](", "![a](", "**a ", "*a_", "`a ", "<a ", "http://a ", "a  \n", "www.a "]) {
     const text = again.repeat(400);
@@ -197,11 +205,12 @@ test("what is repeated without end takes time in proportion to its length", () =
     }
     assert.equal(page(`**x** ${text}`).textContent.trim(), `**x** ${text}`.trim());
   }
-  const start = performance.now();
+  const start = process.cpuUsage(); // a busy machine takes longer by the clock
   for (const again of ["[a](", "**a ", "a\n\n", "$$a b\n"]) streamed(again.repeat(100_000 / again.length), 20_000);
+  streamed("[\n".repeat(97_000), 200_000);
   lex("x\n$$a$$\n".repeat(25_000));
   for (const again of ["a\n===\n", "a\n---\n"]) lex(again.repeat(125_000));
-  assert.ok(performance.now() - start < 15_000, "a minute and more where each looks at all that follows");
+  assert.ok(process.cpuUsage(start).user < 8_000_000, "a minute and more where each looks at all that follows");
   assert.match(String(page("**bold** and `code`, [a](https://b.c) ".repeat(30))), /<strong>bold<\/strong>.*<code>.*<a /, "but not what people write");
 });
 

@@ -59,3 +59,13 @@ test("what was there before is no part of the rate at which an answer comes", (c
     assert.match(answer.element.textContent, /1040 tokens · 6 tokens\/s/);
   }
 });
+
+test("a line end is one, also where it comes in two pieces", () => {
+  const answer = new Answer({ role: "assistant" }, { painted: (work) => work() });
+  for (const piece of ["a\r", "", "\nb\r", "\r\nc\n", "\n"]) answer.add(piece);
+  assert.equal(answer.text, "a\nb\n\nc\n\n");
+  answer.add("\r");
+  answer.restart();
+  answer.add("\nd");
+  assert.equal(answer.text, "\nd");
+});

@@ -70,3 +70,25 @@ test("where the kernel turns to another server than the page's, the kernel is as
   assert.deepEqual(sent, [{ type: "look" }]);
   leave();
 });
+
+test("why a button did nothing stands there longer than until the next look", async (context) => {
+  context.mock.timers.enable({ apis: ["setInterval"] });
+  const el = document.createElement("div");
+  const traits = { transport: "comm", interval_ms: SECOND };
+  const model = { get: (name) => traits[name], send: () => {}, on: (name, heard) => (model[name] = heard), off: () => {} };
+  const leave = await monitor.render({ model, el });
+  const hear = (message) => (model["msg:custom"](message), el.textContent);
+  const look = (state) => hear({ type: "model", model: { state, name: "m" } });
+  look("ready");
+  assert.match(hear({ type: "error", asked: "unload", message: "not here" }), /not here/);
+  assert.match(look("ready"), /not here/);
+  const unload = [...el.elements()].find(({ tag, textContent }) => tag === "button" && textContent === "Unload");
+  unload.getAttribute = (name) => unload.attributes[name];
+  unload.listeners.click({ currentTarget: unload });
+  assert.doesNotMatch(el.textContent, /not here/);
+  hear({ type: "error", asked: "unload", message: "not here" });
+  assert.doesNotMatch(look("loading"), /not here/, "where all is otherwise");
+  assert.match(hear({ type: "error", asked: "look", message: "gone" }), /gone/);
+  assert.doesNotMatch(look("loading"), /gone/);
+  leave();
+});

@@ -98,3 +98,18 @@ test("the newest turns begin with the system prompt and a question", () => {
   assert.deepEqual(newest(turns, 250).map(({ content, parent }) => [content, parent]), [["s", null], ["v", 0], ["b", 1]]);
   assert.equal(newest(turns, 80), null);
 });
+
+test("the cell below is found also where the page holds only the cells in view", () => {
+  const cells = ["a", "b", "c", "d", "e"].map((source) => ({ cell_type: "code", source, setSource: (next) => (cells.find((cell) => cell.source === source).source = next) }));
+  const sharedModel = { cells, getCell: (i) => cells[i], insertCell: (i, cell) => cells.splice(i, 0, cell) };
+  /** The notebook of a widget that stands in this cell of those in the page. */
+  const shown = (places, place) => {
+    const nodes = places.map((windowedListIndex) => ({ dataset: { windowedListIndex: String(windowedListIndex) }, closest: () => ({ querySelectorAll: () => nodes }) }));
+    return new Notebook({ get: () => "c", widget_manager: { context: { model: { sharedModel } } } }, { closest: () => nodes[places.indexOf(place)] });
+  };
+  assert.ok(shown([2, 3, 4], 3).replaceBelow("new"));
+  assert.deepEqual(cells.map(({ source }) => source), ["a", "b", "c", "d", "new"]);
+  assert.equal(shown([2, 3, 4], 4).replaceBelow("none"), false);
+  shown([undefined, undefined, undefined, undefined, undefined], undefined).insertBelow("f");
+  assert.deepEqual(cells.map(({ source }) => source), ["a", "f", "b", "c", "d", "new"]);
+});

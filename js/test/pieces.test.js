@@ -80,3 +80,10 @@ test("text without tokens is shown as it comes, at the latest with the text afte
   const found = [split.add("Once", []), split.add(" upon", []), split.add("", []), split.add(" a", []), split.flush(), split.flush()];
   assert.deepEqual(found, [[], [[null, "Once"]], [], [[null, " upon"]], [[null, " a"]], []]);
 });
+
+test("what stands before the first token is nobody's", () => {
+  assert.deepEqual(pieces("one two", told([" two", 3])), ["one", " two"]);
+  const split = new Pieces();
+  const found = [...split.add("", told([" two", 3], ["!", 7])), ...split.add("one", []), ...split.add(" two!", []), ...split.flush()];
+  assert.deepEqual(found.map(([token, piece]) => [token?.id ?? null, piece]), [[null, "one"], [0, " two"], [1, "!"]]);
+});

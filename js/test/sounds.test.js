@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
-import { kindOf } from "../src/attachments.js";
+import { Attachments, kindOf } from "../src/attachments.js";
 import { clock, mono, soundType, wav } from "../src/wav.js";
 
 const bytes = (...parts) => new Uint8Array(parts.flatMap((part) => (typeof part === "string" ? [...new TextEncoder().encode(part)] : part)));
@@ -42,4 +42,12 @@ test("what a file is", () => {
   const kinds = ["image/png", "audio/x-m4a", "audio/webm;codecs=opus", "video/webm", "text/plain", ""].map((type) => kindOf({ type }));
   assert.deepEqual(kinds, ["image", "audio", "audio", "audio", null, null]);
   assert.equal(kindOf({ type: "video/mp2t", name: "app.ts" }), null);
+});
+
+test("a file that another panel is still reading is none of the files that were handed on", () => {
+  const files = new Attachments({});
+  const given = [{ kind: "image", name: "a", url: "data:image/png;base64,AA==" }];
+  files.given = given;
+  given.push({ ...given[0], name: "b" });
+  assert.equal(files.parts.length, 1);
 });

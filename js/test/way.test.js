@@ -76,3 +76,10 @@ test("where the kernel's way is not wanted, a page that cannot reach the server 
   assert.deepEqual(heard, [["started", "a", undefined], ["error", "a", "This page cannot reach "]]);
   for (const asked of ["snapshot", "model", "load", "cancel"]) await assert.rejects(refusing[asked](), /cannot reach/, asked);
 });
+
+test("a way that is closed makes no transport any more", () => {
+  const { way, made } = begun();
+  way.close();
+  way.take(null);
+  assert.equal(made.length, 1);
+});

@@ -71,7 +71,7 @@ class CommRuns:
 
         Pages come and go; the run ends with this kernel if it is `attached`.
         """
-        told = {"prompt": body.get("prompt"), "messages": body.get("messages")}
+        told = {name: body.get(name) for name in ("prompt", "prefix_ids", "messages")}
         self._send({"type": "started", "run": body["id"], "after": after, **told})
         choose = self._client if server is None else lambda: self._others[server]
         whole = {**body, "attached": attached, "frame_ms": FRAME_MS}

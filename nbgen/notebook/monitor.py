@@ -45,17 +45,16 @@ class Monitor(ServerWidget):
 
     def _receive(self, message: dict[str, Any]) -> None:
         """What the page asks of the kernel; it may come on any thread and must not hold up the next."""
-        work = {"look": self._look, "load": self._load, "unload": self._unload, "stop": self._stop}.get(
-            str(message.get("type"))
-        )
+        asked = str(message.get("type"))
+        work = {"look": self._look, "load": self._load, "unload": self._unload, "stop": self._stop}.get(asked)
         if work is not None:
-            threading.Thread(target=self._answer, args=(work,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(asked, work), daemon=True).start()
 
-    def _answer(self, work: Callable[[], None]) -> None:
+    def _answer(self, asked: str, work: Callable[[], None]) -> None:
         try:
             work()
         except NbgenError as error:
-            self.send({"type": "error", "message": str(error)})
+            self.send({"type": "error", "asked": asked, "message": str(error)})
 
     def _look(self) -> None:
         self.send({"type": "model", "model": session.default_client(start=False).model()})
@@ -63,7 +62,7 @@ class Monitor(ServerWidget):
     def _load(self) -> None:
         for name, data in session.default_client().load():
             if name == "error":
-                self.send({"type": "error", "message": data["error"]["message"]})
+                self.send({"type": "error", "asked": "load", "message": data["error"]["message"]})
 
     def _unload(self) -> None:
         session.default_client(start=False).unload()

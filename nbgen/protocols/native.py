@@ -160,6 +160,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     state: str
     messages: Sequence[Message] | None
     prompt: str | None
+    prefix_ids: list[int]
     text: str
     texts: list[str]
     reasoning: str

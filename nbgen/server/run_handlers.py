@@ -47,6 +47,7 @@ class RunsBaseHandler(NbgenHandler):
             state=self.runs.state(run),
             messages=run.messages,
             prompt=run.request.text,
+            prefix_ids=run.request.prefix_ids,
             text=run.text,
             texts=[sample.content for sample in run.samples],
             reasoning=run.reasoning,

@@ -17,10 +17,11 @@ def collected(runs: list[dict[str, Any]], run: str) -> str:
 def test_runs_go_through_the_kernel_in_numbered_pieces(connected: PrivateServer) -> None:
     sent: list[dict[str, Any]] = []
     runs = CommRuns(lambda: connected.client, sent.append)
-    body = {"id": "comm-1", "chat": "comm", "messages": [{"role": "user", "content": "x"}]}
+    body = {"id": "comm-1", "chat": "comm", "messages": [{"role": "user", "content": "x"}], "prefix_ids": [65]}
     runs.receive({"type": "start", "body": {**body, "params": {"max_new_tokens": 60, "temperature": 0}}})
     wait_for(lambda: sent[-1].get("event") == "done", "the run ended")
     assert [message["type"] for message in sent[:2]] == ["heard", "started"]
+    assert sent[1]["prefix_ids"] == [65], "other views know what the answer begins with"
     snapshot = connected.client.snapshot("comm-1")
     assert collected(sent, "comm-1") == snapshot["text"]
     deltas = [message for message in sent if message["type"] == "delta"]

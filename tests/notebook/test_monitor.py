@@ -40,7 +40,8 @@ def test_a_look_starts_no_server_where_one_was_stopped(
     monkeypatch.setattr(session, "_client", None)
     monkeypatch.setattr(session, "_start", lambda *_: pytest.fail("a server was started"))
     monitor._receive({"type": message})
-    assert "no nbgen server found" in heard.wait("error")["message"]
+    error = heard.wait("error")
+    assert (error["asked"], "no nbgen server found" in error["message"]) == (message, True)
     assert "no nbgen server found" in repr(monitor)
 
 

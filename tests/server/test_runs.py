@@ -185,7 +185,8 @@ def test_an_answer_goes_on_from_tokens_that_are_given(server: Server) -> None:
     found = events(server.http, "POST", "api/v1/runs", json=new(logprobs=0))
     ids = [token[0] for event in found if event.event == "delta" for token in json.loads(event.data)["logprobs"]]
     rest = new(stream=False, prefix_ids=ids[:5], params={**GREEDY, "max_new_tokens": 3})
-    assert server.http.post("api/v1/runs", json=rest).json()["text"] == whole["text"]
+    answer = server.http.post("api/v1/runs", json=rest).json()
+    assert (answer["text"], answer["prefix_ids"]) == (whole["text"], ids[:5])
     refused = server.http.post("api/v1/runs", json=new(stream=False, prefix_ids=[10**9]))
     assert (refused.status_code, "vocabulary" in refused.text) == (400, True)
 
