@@ -1,7 +1,8 @@
 """Kernels that come up while the ones before them end: CUDA's programmatic dependent launch, of sm_90 and later.
 
 A kernel that is launched so must `follow` before it reads what another kernel wrote, or writes anything. What comes
-before that may read weights alone, which no kernel writes. Needs triton: import it where there is a GPU.
+before that may read weights, which no kernel writes, and what was written before the last kernel that was launched as
+usual: keys of earlier steps, since every step looks up embeddings so. Needs triton: import it where there is a GPU.
 """
 
 from functools import lru_cache

@@ -19,6 +19,7 @@ from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 from tests.engine.test_cuda_graphs import requests
 from tests.engine.test_grammar import constrained
+from tests.engine.test_lean_imports import PROMPT, WRITE, fresh
 from tests.engine.test_stateful_blocks import QUESTIONS, answered
 
 MB = 2**20
@@ -38,6 +39,25 @@ def test_greedy_equals_the_cpu_s(model_type: str, tmp_path: Path) -> None:
     expected = texts(build(folder, device="cpu"))
     assert texts(build(folder, device="cuda", cuda_graphs=False)) == expected
     assert texts(build(folder, device="cuda")) == expected
+
+
+#: Imports as an engine does.
+LEANLY = """
+import sys
+from nbgen.engine.lean_imports import import_engine
+from nbgen.engine_config import EngineConfig
+config = EngineConfig(model=sys.argv[1])
+import_engine(config)
+"""
+
+
+def test_a_process_of_its_own_which_imports_less_writes_the_same(tiny_model: Path) -> None:
+    """Unless told otherwise, it computes on the GPU."""
+    params = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True)
+    asked = [GenerateRequest(rid="r", input_ids=PROMPT, params=params)]
+    expected = ids(generate(build(tiny_model, device="cpu"), asked)["r"])
+    on_gpu = "import torch; print(torch.cuda.max_memory_allocated() > 0)"
+    assert fresh(LEANLY + WRITE + on_gpu, tiny_model) == [str(expected), "True"]
 
 
 @pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*fla.*")
