@@ -84,6 +84,18 @@ def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_home_that_cannot_be_written_costs_no_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "cpp").mkdir()
+    source = tmp_path / "cpp" / "native.cpp"
+    source.write_text('extern "C" __attribute__((visibility("default"))) int use_tiles() { return 1; }')
+    monkeypatch.setattr(native, "SOURCE", source)
+    monkeypatch.setattr(native, "library", cache(native.library.__wrapped__))
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert native.tiles.__wrapped__()
+
+
 @pytest.mark.usefixtures("short")
 def test_a_full_home_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
