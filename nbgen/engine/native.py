@@ -19,6 +19,7 @@ from ctypes import c_int64, c_void_p
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -67,8 +68,16 @@ tell_of_build: ContextVar[Callable[[], object]] = ContextVar("tell_of_build", de
 log = logging.getLogger(__name__)
 
 
+class Library(ctypes.CDLL):
+    """One whose file is held open: its folder may be gone as soon as it is loaded."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(str(file))
+        self.descriptor = os.open(file, os.O_RDONLY)
+
+
 @cache
-def library(dtype: torch.dtype) -> ctypes.CDLL | None:
+def library(dtype: torch.dtype) -> Library | None:
     """`cpp/native.cpp` for numbers of this type, loaded; None where it cannot be compiled, which the log says."""
     return _compiled(SOURCE, dtype)
 
@@ -101,9 +110,9 @@ def tiles() -> bool:
     found = library(torch.bfloat16)
     if found is None or not torch.cpu._is_amx_tile_supported() or not hasattr(found, "use_tiles"):
         return False
-    code = "import ctypes, sys; sys.exit(not ctypes.CDLL(sys.argv[1]).use_tiles())"
+    code = "import ctypes, sys; sys.exit(not ctypes.CDLL('/proc/self/fd/0').use_tiles())"
     try:
-        _run(sys.executable, "-c", code, found._name)
+        _run(sys.executable, "-c", code, stdin=found.descriptor)
     except (OSError, subprocess.SubprocessError):
         log.info("the processor's tiles (AMX) cannot be used here: oneDNN multiplies")
         return False
@@ -133,7 +142,7 @@ def _names() -> list[str]:
     return [name for name in (os.environ.get("CXX", "").strip(), *COMPILERS) if name]
 
 
-def _compiled(source: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
+def _compiled(source: Path, dtype: torch.dtype) -> Library | None:
     if dtype not in KINDS:
         return None
     try:
@@ -148,11 +157,9 @@ def _compiled(source: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
 
 
-def _loaded(
-    compiler: list[str], source: Path, kind: tuple[str, ...], place: AbstractContextManager[Path]
-) -> ctypes.CDLL:
+def _loaded(compiler: list[str], source: Path, kind: tuple[str, ...], place: AbstractContextManager[Path]) -> Library:
     with place as folder:
-        return ctypes.CDLL(str(_built(compiler, source, kind, folder)))
+        return Library(_built(compiler, source, kind, folder))
 
 
 def _built(compiler: list[str], source: Path, kind: tuple[str, ...], folder: Path) -> Path:
@@ -168,9 +175,9 @@ def _built(compiler: list[str], source: Path, kind: tuple[str, ...], folder: Pat
     return keep_sealed(folder, name, lambda made: _run(*compiler, *FLAGS, *kind, str(source), "-o", str(made)))
 
 
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=TIMEOUT)
-    return done.stdout
+def _run(*command: str, stdin: int | None = None) -> str:
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "check": True, "timeout": TIMEOUT}
+    return subprocess.run(command, stdin=stdin, capture_output=True, **how).stdout
 
 
 def _processor() -> str:

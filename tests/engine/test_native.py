@@ -84,6 +84,18 @@ def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_home_that_cannot_be_written_costs_no_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "cpp").mkdir()
+    source = tmp_path / "cpp" / "native.cpp"
+    source.write_text('extern "C" __attribute__((visibility("default"))) int use_tiles() { return 1; }')
+    monkeypatch.setattr(native, "SOURCE", source)
+    monkeypatch.setattr(native, "library", cache(native.library.__wrapped__))
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert native.tiles.__wrapped__()
+
+
 @pytest.mark.usefixtures("short")
 def test_a_full_home_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
@@ -179,14 +191,41 @@ def test_attention_falls_back_without_a_compiler() -> None:
     assert done.stdout.strip() == "CpuAttention"
 
 
-def test_a_team_goes_through_no_more_phases_than_there_is_room_for(tmp_path: Path) -> None:
-    source, program = tmp_path / "team.cpp", tmp_path / "team"
+@pytest.fixture
+def team(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a program with this main function, whose threads are a team's."""
+
+    def run(main: str) -> subprocess.CompletedProcess[str]:
+        source, program = tmp_path / "team.cpp", tmp_path / "team"
+        source.write_text(f'#include "team.h"\n#include <sys/resource.h>\nint main() {{ {main} }}\n')
+        flags = [flag for flag in native.FLAGS if flag not in ("-shared", "-fPIC")]
+        subprocess.run([*native.compiler(), *flags, "-I", native.SOURCE.parent, source, "-o", program], check=True)
+        return subprocess.run([program], capture_output=True, text=True)
+
+    return run
+
+
+def test_a_team_goes_through_no_more_phases_than_there_is_room_for(
+    team: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
     phase = "member.each(1, [](int64_t) {});"
-    source.write_text(
-        f'#include "team.h"\nint main() {{ Team(2, 1).run([](Team::Member& member) {{ {phase} {phase} }}); }}\n'
-    )
-    flags = [flag for flag in native.FLAGS if flag not in ("-shared", "-fPIC")]
-    subprocess.run([*native.compiler(), *flags, "-I", native.SOURCE.parent, source, "-o", program], check=True)
-    done = subprocess.run([program], capture_output=True, text=True)
+    done = team(f"Team(2, 1).run([](Team::Member& member) {{ {phase} {phase} }});")
     assert done.returncode == -signal.SIGABRT
     assert "at_ < team_.phases_" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not limit a process's memory")
+def test_a_team_does_without_threads_that_the_system_refuses(
+    team: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
+    done = team("""
+        rlimit limit{64, 64};  // bytes: no room for a stack
+        std::atomic<int64_t> units{0};
+        Team team(3, 2);
+        setrlimit(RLIMIT_AS, &limit);
+        team.run([&](Team::Member& member) {
+            for (int phase = 0; phase < 2; phase++) member.each(50, [&](int64_t) { units++; });
+        });
+        return units == 100 ? 0 : 1;
+    """)
+    assert done.returncode == 0, done.stderr

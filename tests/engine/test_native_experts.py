@@ -12,6 +12,7 @@ from nbgen.engine import half_weights, memory, native, native_experts, native_li
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_int4_linear import int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
+from nbgen.engine.native_linear import NativeLinear
 from tests.conftest import at_least, save_model
 from tests.engine.test_memory import resident
 
@@ -71,6 +72,24 @@ def test_they_make_what_the_family_s_make(family: str, dtype: torch.dtype) -> No
             same(made, experts(hidden, chosen, shares.to(dtype)))
         alone = [ours(*(part[i : i + 1] for part in (hidden, chosen, shares.to(dtype)))) for i in range(rows)]
         assert torch.equal(made, torch.cat([made[:0], *alone]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("gate", "up"), [(NativeLinear, int8_layer), (int8_layer, NativeLinear)], ids=["up", "gate"])
+@torch.inference_mode()
+def test_a_gate_and_what_it_lets_through_may_be_kept_otherwise(gate: Any, up: Any, dtype: torch.dtype) -> None:
+    """Some numbers of rows, of so many inputs, are a few for rounded weights and more than that for others."""
+    torch.manual_seed(0)
+    weights = [torch.randn(shape, dtype=dtype) / 32 for shape in ((64, 2048), (64, 2048), (2048, 64))]
+    makes = gate, up, NativeLinear
+    ours = NativeExperts([[make(weight, None) for make, weight in zip(makes, weights, strict=True)]], 0, dtype)
+    opens, through, down = (weight.float() for weight in weights)
+    for rows in (1, 2, 5, 6, 7, 8, 9, 16, 30):
+        hidden = torch.randn(rows, 2048, dtype=dtype)
+        made = ours(hidden, torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1, dtype=dtype))
+        wide = hidden.float()
+        expected = (nn.functional.silu(wide @ opens.T) * (wide @ through.T)) @ down.T
+        assert (made - expected).abs().max() <= 0.05 * expected.abs().max()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -21,10 +21,10 @@ class Walk : StreamsMember<T> {
 
   public:
     // Of a way through `count` layers, at most. A layer has 14 to open it, 3 of attention and 27 to close it; more where it mixes
-    // streams, or attends and remembers by products that count. Before all layers there are 4, and 1 after them, or with streams 5
-    // and 3, and 3 for each stream in either place.
+    // streams, or attends and remembers by products that count. Before all layers there are 4, and 2 after them, or with streams 5
+    // and 4, and 3 for each stream in either place.
     static int64_t phases(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count) {
-        int64_t sum = step.alternating ? 8 + 6 * step.alternating->count : 5;
+        int64_t sum = step.alternating ? 9 + 6 * step.alternating->count : 6;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++)
             sum += 44 + (layer->mixing ? 7 : 0) + (layer->recurrence && layer->query.outputs ? 18 : 0);
         return sum;

@@ -50,9 +50,10 @@ class Inputs {
         return pieces(linear) ? in_pieces(linear.outputs, unit) : side_by_side(linear.outputs, unit, PANEL);
     }
 
-    // Whether they are few for these weights, and the cut is one for them.
+    // Whether they are few for these weights, and the cut is one for them: it may have been made for others'.
     bool few(const Linear<T>& linear, const Cut& cut) const {
-        return (by_twos(rows) ? cut.width % FEWEST == 0 : cut.pieces == PIECES) && few(linear);
+        const bool fits = by_twos(rows) ? cut.pieces == 1 && cut.width % FEWEST == 0 : cut.pieces == PIECES;
+        return fits && few(linear);
     }
 
     // Whether the outputs of a cut for pairs of outputs were made.

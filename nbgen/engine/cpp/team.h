@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -50,10 +51,7 @@ class Pool {
     void run(int64_t members, const std::function<void(int64_t)>& work) {
         std::unique_lock<std::mutex> alone(callers_, std::try_to_lock);
         if (members < 2 || !alone) return work(0);
-        while (static_cast<int64_t>(threads_) < members - 1) {
-            std::thread([this] { serve(); }).detach();
-            threads_++;
-        }
+        while (threads_ < members - 1 && begin_one()) threads_++;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             work_ = &work;
@@ -71,6 +69,16 @@ class Pool {
     }
 
   private:
+    // Whether the system had one more.
+    bool begin_one() {
+        try {
+            std::thread([this] { serve(); }).detach();
+        } catch (const std::system_error&) {
+            return false;
+        }
+        return true;
+    }
+
     void serve() {
         int64_t seen = 0;
         for (;;) {
