@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 E = TypeVar("E", bound="NbgenError")
+R = TypeVar("R", bound="InvalidRequest")
 #: What is quoted, whole, or a word.
 _WORDS = re.compile(r"""(?<!\w)(?:'(?:\\.|[^\\'])*'|"(?:\\.|[^\\"])*")(?!\w)|\w+""", re.DOTALL)
 
@@ -149,11 +150,11 @@ def anew(error: E) -> E:
     return copy.copy(error)
 
 
-def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
+def renamed(error: R, names: Mapping[str, str]) -> R:
     """The same refusal in the names that its reader knows; what it quotes stays. From afar it begins with its field."""
     words = _WORDS.sub(lambda found: names.get(found[0], found[0]), error.message)
     field = error.field or re.split(r"\W", error.message, maxsplit=1)[0]
-    return InvalidRequest(words, field=names.get(field, error.field), code=error.code)
+    return type(error)(words, field=names.get(field, error.field), code=error.code)
 
 
 def writable(words: str) -> str:

@@ -104,8 +104,6 @@ class LanguageModel(ServedModel):
             await _begun(runs[0], reader, inference.timeout_us)
             async for samples in self._stream(runs[0], reader) if calls[0].stream else self._whole(runs, reader):
                 yield self._response(calls, runs, samples), _timing(runs)
-        except Cancelled:
-            raise
         except InvalidRequest as error:
             raise renamed(error, NAMES) from None
         finally:
