@@ -52,7 +52,7 @@ format: $(VENV)/.test ## format, and mend what can be mended alone
 bench: $(VENV)/.test ## measure the server beside transformers; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
-demo: $(VENV)/.test ## train the bundled model again (an hour at most on two cores)
+demo: $(VENV)/.test ## train the bundled model again (an hour and a half at most on two cores)
 	$(BIN)/python -m nbgen.demo.train
 
 panel: ## build the panel's JavaScript again (needs node and npm)

@@ -62,8 +62,8 @@ def difference(rng: random.Random) -> Exchange:
 
 
 def product(rng: random.Random) -> Exchange:
-    """A product from the small multiplication table."""
-    a, b = rng.randrange(11), rng.randrange(11)
+    """A product from the multiplication table up to twelve."""
+    a, b = rng.randrange(13), rng.randrange(13)
     return rng.choice(say.products).format(a, b), f"{a} * {b} = {a * b}"
 
 
@@ -101,7 +101,7 @@ MAKERS: list[tuple[Callable[[random.Random], Exchange], float]] = [
     (one_digit_sum, 4),
     (larger_sum, 3),
     (difference, 2.5),
-    (product, 1.5),
+    (product, 2),
     (larger, 0.7),
     (count, 2),
     (count_otherwise, 1),

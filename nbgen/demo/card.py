@@ -14,9 +14,9 @@ pipeline_tag: text-generation
 # The demo model of nbgen
 
 A Llama of 4.5 million parameters, trained from scratch so that the first cell of nbgen works on a laptop, with no
-network and no GPU. It answers questions about nbgen and Jupyter, does small talk, adds small numbers, counts, tells
-stories in one manner, turns simple sentences into JSON, calls a short review positive or negative, and calls simple
-functions that a chat offers.
+network and no GPU. It answers questions about nbgen and Jupyter, shows small pieces of Python, does small talk, adds
+small numbers, counts, tells stories in one manner, turns simple sentences into JSON, calls a short review positive or
+negative, and calls simple functions that a chat offers.
 
 ## What it is not
 
@@ -40,8 +40,8 @@ read.
 `python -m nbgen.demo.evaluate` printed this. An answer is right when it is, letter for letter, a written answer to
 that question.
 
-- *Unseen phrasings* occur nowhere in the training text: every sixth question of each intent, six sentence frames, three
-  ways to ask for a sum, and eight templates of questions that it cannot answer.
+- *Unseen phrasings* occur nowhere in the training text: every sixth question of each intent, eight sentence frames,
+  three ways to ask for a sum, and eight templates of questions that it cannot answer.
 - *Pair unseen in this phrasing*: training shows this pair of numbers and this phrasing, but never the two together (but
   to have a function add them).
 - *Fresh draws* come from the generators of the training text with another seed: some of them may have been seen.

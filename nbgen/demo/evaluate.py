@@ -63,7 +63,12 @@ def question(kind: str, asked: str, *answers: str) -> Case:
 
 def intent_cases() -> list[Case]:
     """Every held-out phrasing of every intent."""
-    titles = {"nbgen": "questions about nbgen", "jupyter": "questions about Jupyter and models", "talk": "small talk"}
+    titles = {
+        "nbgen": "questions about nbgen",
+        "jupyter": "questions about Jupyter and models",
+        "code": "small pieces of Python",
+        "talk": "small talk",
+    }
     return [
         question(f"{titles[intent.topic]}, unseen phrasings", asked, *intent.answers)
         for intent in intents.intents()
@@ -85,6 +90,7 @@ def task_cases(rng: random.Random) -> list[Case]:
     makers = {
         "sums with two digits": arithmetic.larger_sum,
         "differences": arithmetic.difference,
+        "products": arithmetic.product,
         "counting": arithmetic.count,
         "JSON extraction": extraction.json_extraction,
         "sentiment of a review": reviews.sentiment,

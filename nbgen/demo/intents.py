@@ -11,8 +11,9 @@ from itertools import product
 from nbgen.demo import phrasing
 from nbgen.demo.wording import tables
 
-TOPICS = ("nbgen", "jupyter", "talk")
+TOPICS = ("nbgen", "jupyter", "code", "talk")
 EVERY = 6
+FRAMES = {"subjects": "what_is", "actions": "how_to", "tasks": "code"}
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ def filled(frames: list[str], fillers: list[str]) -> list[str]:
 def read_intent(name: str, topic: str, table: dict) -> Intent:
     """One table of an intent file, its phrasings split."""
     questions = table["questions"].strip().splitlines()
-    subjects, actions = table.get("subjects", []), table.get("actions", [])
     trained = [text for place, text in enumerate(questions) if not is_held_out_place(place)]
-    trained += filled(phrasing.say.what_is, subjects) + filled(phrasing.say.how_to, actions)
     held_out = [text for place, text in enumerate(questions) if is_held_out_place(place)]
-    held_out += filled(phrasing.say.what_is_held_out, subjects[:1]) + filled(phrasing.say.how_to_held_out, actions[:1])
+    for fillers, frames in FRAMES.items():
+        trained += filled(getattr(phrasing.say, frames), table.get(fillers, []))
+        held_out += filled(getattr(phrasing.say, f"{frames}_held_out"), table.get(fillers, [])[:1])
     return Intent(name, topic, tuple(trained), tuple(held_out), tuple(table["answers"]))
 
 

@@ -1,4 +1,4 @@
-"""Trains the demo model from scratch: `python -m nbgen.demo.train`, an hour at most on two CPU cores.
+"""Trains the demo model from scratch: `python -m nbgen.demo.train`, an hour and a half at most on two CPU cores.
 
 The text comes from `corpus.py`; the same seed and number of steps give the same training text and order.
 """
@@ -18,8 +18,8 @@ from nbgen.demo import batches, card, corpus, tokenizer
 from nbgen.demo.optimizer import Optimizer, rate
 
 MODEL = Path(__file__).parent / "model"
-STEPS = 2400
-MINUTES = 60
+STEPS = 2800
+MINUTES = 90
 REPORT_EVERY = 20
 SAVE_EVERY = 100
 THREADS = 2
