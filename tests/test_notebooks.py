@@ -58,7 +58,7 @@ SAID = {
     "tools": (
         "The answer is 4 degrees and rain.",
         "The answer is 24 degrees and sun.",
-        "That did not work. KeyError: 'Lima'",
+        "That did not work. KeyError: 'Cairo'",
         "The answer is 6912.",
         "'name': 'lamp', 'arguments': '{\"on\":",
     ),
@@ -75,7 +75,7 @@ SAID = {
         "negative",
         "Person(name='Mia', age=47, city='Rome')",
         '"city": "Leeds"',
-        "the prompt has 2012 tokens",
+        "the prompt has 2412 tokens",
         "True",
         "cached_tokens",
     ),
