@@ -112,15 +112,8 @@ class Admission:
                 f"{self._model.name} does not appear to be an embedding model: it writes text; load an embedding "
                 'model, such as one of sentence-transformers, or take its hidden states by pooling="mean" or "last"'
             )
-        if isinstance(request, DetokenizeRequest):
-            for ids in request.token_ids:
-                self._check_ids(ids, "tokens")
-            texts = self._tokenizer.texts(request.token_ids, skip_special_tokens=request.skip_special_tokens)
-            return TokenizerAnswer(rid=request.rid, texts=texts)
-        if request.messages is None:
-            special = request.add_special_tokens
-            found = [self._tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
-            return TokenizerAnswer(rid=request.rid, token_ids=found)
+        if isinstance(request, DetokenizeRequest) or request.messages is None:
+            return translated(request, self._tokenizer, self._model.vocab_size)
         opens, continues = request.add_generation_prompt, request.continue_final
         ids = self._chat(request.messages, request.tools, request.template_options, opens, continues)
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
@@ -308,6 +301,17 @@ class Admission:
     def _budget(self, length: int, params: SamplingParams) -> int:
         room = max(0, self._room - length)
         return room if params.token_limit is None else min(params.token_limit, room)
+
+
+def translated(request: TokenizeRequest | DetokenizeRequest, tokenizer: Tokenizer, vocab: int) -> TokenizerAnswer:
+    """Ids of texts that are no chat, or texts of ids. Raises InvalidRequest."""
+    if isinstance(request, DetokenizeRequest):
+        for ids in request.token_ids:
+            check_ids(ids, "tokens", vocab)
+        texts = tokenizer.texts(request.token_ids, skip_special_tokens=request.skip_special_tokens)
+        return TokenizerAnswer(rid=request.rid, texts=texts)
+    found = [tokenizer.encode(text, add_special_tokens=request.add_special_tokens) for text in request.texts]
+    return TokenizerAnswer(rid=request.rid, token_ids=found)
 
 
 def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int, *, tokenized: bool = False) -> None:

@@ -21,7 +21,7 @@ from nbgen.commands import (
     UnloadAdapter,
 )
 from nbgen.engine import memory
-from nbgen.engine.admission import check_ids
+from nbgen.engine.admission import check_ids, translated
 from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.embedding_model import EmbeddingModel
@@ -42,7 +42,6 @@ from nbgen.messages import (
     Request,
     StepOutputs,
     TensorOptions,
-    TokenizerAnswer,
     TokenizeRequest,
 )
 
@@ -133,16 +132,9 @@ class EmbeddingLoop:
                     with self._changed:
                         self._waiting[prompt.rid] = prompt
                         self._changed.notify()
-                case TokenizeRequest(messages=None):
-                    special = request.add_special_tokens
-                    found = [self._model.tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
-                    self._channel.send(TokenizerAnswer(rid=request.rid, token_ids=found))
-                case DetokenizeRequest():
-                    for ids in request.token_ids:
-                        check_ids(ids, "tokens", self._model.model.vocab_size)
-                    skip = request.skip_special_tokens
-                    texts = self._model.tokenizer.texts(request.token_ids, skip_special_tokens=skip)
-                    self._channel.send(TokenizerAnswer(rid=request.rid, texts=texts))
+                case TokenizeRequest(messages=None) | DetokenizeRequest():
+                    model = self._model
+                    self._channel.send(translated(request, model.tokenizer, model.model.vocab_size))
                 case GenerateRequest(tensors=TensorOptions(pooled="mean" | "last")):
                     words = f"{self._model.model.name} is an embedding model, which pools as its files say"
                     raise InvalidRequest(f"{words}: leave pooling out", field="pooling")

@@ -14,9 +14,7 @@ from nbgen.messages import GenerateRequest, Media
 from nbgen.protocols.media import Item, Source, check_size
 from nbgen.server.media_files import MediaFiles
 from nbgen.server.media_urls import MediaUrls
-
-#: Of all files that one call names; no more may be alive at a time.
-MAX_OPENED = 2**30
+from nbgen.server.runs import MAX_MEDIA_BYTES
 
 
 class MediaIntake:
@@ -76,6 +74,7 @@ class MediaIntake:
 
 
 def _check_room(size: int, field: str) -> None:
-    if size > MAX_OPENED:
-        words = f"`{field}`: the files that this call names have more than {MAX_OPENED} bytes together: name fewer"
+    """Of all files that one call names: no more may be alive at a time."""
+    if size > MAX_MEDIA_BYTES:
+        words = f"`{field}`: the files that this call names have more than {MAX_MEDIA_BYTES} bytes together: name fewer"
         raise InvalidRequest(words, field=field)

@@ -101,7 +101,7 @@ def test_without_a_root_no_path_is_read(root: Path) -> None:
 async def test_a_call_that_names_more_than_may_be_alive_is_refused_before_all_of_it_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(media_intake, "MAX_OPENED", 2 * LIMIT)
+    monkeypatch.setattr(media_intake, "MAX_MEDIA_BYTES", 2 * LIMIT)
     intake = MediaIntake(MediaUrls([]), MediaFiles(root))
     (root / "large.png").write_bytes(bytes(LIMIT))
 
