@@ -9,8 +9,6 @@
 #include "cut.h"
 #include "strips.h"
 
-constexpr int64_t LINE = 64;  // bytes of memory that come together
-
 constexpr int AT_ONCE = ROWS + 2;  // rows that there is a loop of their own for
 
 // Rows whose sums by four outputs do not fit into registers, where those by two do: these outputs are side by side.
@@ -34,7 +32,7 @@ constexpr int NEAR = 2;
 
 // Rows that are few for weights of this kind: those of 16 and 8 bits are widened quickly.
 template <typename Kind>
-constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : AT_ONCE;
+constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 18 : AT_ONCE;
 template <>  // which a panel holds in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 template <typename From>
@@ -65,17 +63,11 @@ inline bool are_few(const Linear<T>& linear, int64_t rows) {
 template <typename Kind, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_part(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                             Layout<T> rows, int64_t k, int64_t part) {
-    const T* at = rows.first + (k + part * STEP<T>) * rows.along;
-    Numbers<T> weights[N];
-#pragma GCC unroll 8
-    for (int a = 0; a < N; a++) {
-        weights[a] = Kind(linear, n + a * apart).read(k, part);
-        if constexpr (IS_WIDE<Kind> && R < ROWS) weights[a] = held(weights[a]);  // of more rows they are, and addresses not
-    }
-#pragma GCC unroll 12
-    for (int i = 0; i < R; i++)
-#pragma GCC unroll 8
-        for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * rows.across, weights[a]);
+    add_vectors(sums, rows.first + (k + part * STEP<T>) * rows.along, rows.across, [&](int a) {
+        const Numbers<T> weights = Kind(linear, n + a * apart).read(k, part);
+        if constexpr (IS_WIDE<Kind> && R < ROWS) return held(weights);  // of more rows they are, and addresses not
+        return weights;
+    });
 }
 
 // What an output's weights are `ahead` bytes later is fetched, while rows are at the input `k`.

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "vectors.h"
@@ -45,12 +46,26 @@ inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t dep
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) own[i][j] = NEW ? Floats{} : floats_at(sums + i * width + j * LANES);
-    for (int64_t k = 0; k < depth; k += DEPTH<N>)
+    for (int64_t k = 0; k < depth; k += DEPTH<N>) {
+        const N *numbers = rows + k, *columns = packed + k * COLUMNS;
+        if constexpr (REGISTERS == 16) {  // which keep the rows' numbers: columns would be read for each row anew
+            Floats all[R];
 #pragma GCC unroll 8
-        for (int i = 0; i < R; i++)
+            for (int i = 0; i < R; i++) all[i] = held(all_of(numbers[i * stride]));
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++)
-                own[i][j] = add_columns(own[i][j], rows + i * stride + k, packed + k * COLUMNS + j * LANES * DEPTH<N>);
+            for (int j = 0; j < 4; j++) {
+                const Floats some = held(floats_at(columns + j * LANES));
+#pragma GCC unroll 8
+                for (int i = 0; i < R; i++) own[i][j] += all[i] * some;
+            }
+        } else {
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++)
+#pragma GCC unroll 4
+                for (int j = 0; j < 4; j++)
+                    own[i][j] = add_columns(own[i][j], numbers + i * stride, columns + j * LANES * DEPTH<N>);
+        }
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 4
@@ -115,6 +130,32 @@ inline void transpose(Words (&rows)[LANES]) {
     }
 }
 
+#elif defined(__AVX2__)
+
+// As many lanes of as many vectors change places: first within halves.
+inline void transpose(Words (&rows)[LANES]) {
+    static_assert(LANES == 8);
+    __m256i pairs[LANES], fours[LANES];
+    const auto row = [&](int i) { return reinterpret_cast<__m256i>(rows[i]); };
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = _mm256_unpacklo_epi32(row(i), row(i + 1));
+        pairs[i + 1] = _mm256_unpackhi_epi32(row(i), row(i + 1));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm256_unpacklo_epi64(pairs[i + j], pairs[i + j + 2]);
+            fours[i + 2 * j + 1] = _mm256_unpackhi_epi64(pairs[i + j], pairs[i + j + 2]);
+        }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        rows[j] = reinterpret_cast<Words>(_mm256_permute2x128_si256(fours[j], fours[j + 4], 0x20));
+        rows[j + 4] = reinterpret_cast<Words>(_mm256_permute2x128_si256(fours[j], fours[j + 4], 0x31));
+    }
+}
+
 #else
 
 template <std::size_t... I>
@@ -143,6 +184,18 @@ inline void transpose(Words (&rows)[LANES]) {
 
 #endif
 
+// A vector of numbers of an operand.
+template <typename T>
+[[gnu::always_inline]] inline Words operands(const T* from) {
+    if constexpr (std::is_same_v<T, Operand<T>>) {
+        return words_at(from);
+    } else {
+        Operand<T> own[LANES];
+        for (int i = 0; i < LANES; i++) convert(from[i], own + i);
+        return words_at(own);
+    }
+}
+
 // `LANES` columns from `n` on, each `[depth]`, of a packed operand of this depth.
 template <typename T>
 void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>* packed) {
@@ -151,13 +204,10 @@ void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>*
     int64_t k = 0;
     for (; k + MANY <= depth; k += MANY) {
         Words words[LANES];
-        for (int l = 0; l < LANES; l++) {
-            Operand<T> own[MANY];
-            for (int i = 0; i < MANY; i++) convert(columns[l][k + i], own + i);
-            std::memcpy(&words[l], own, sizeof own);
-        }
+#pragma GCC unroll 16
+        for (int l = 0; l < LANES; l++) words[l] = operands(columns[l] + k);
         transpose(words);
-        for (int l = 0; l < LANES; l++) std::memcpy(packed + (k + l * PAIR) * COLUMNS, &words[l], sizeof(Words));
+        for (int l = 0; l < LANES; l++) put(words[l], packed + (k + l * PAIR) * COLUMNS);
     }
     for (; k < depth; k += PAIR)
         for (int l = 0; l < LANES; l++)

@@ -34,10 +34,7 @@ void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     for (int64_t n = begin; n < end; n++) {
         const Kind from(linear, n);
         T* to = laid + ((n - begin) / FEWEST * FEWEST * parts + (n - begin) % FEWEST) * STEP<T>;
-        for (int64_t part = 0; part < parts; part++) {
-            const Numbers<T> numbers = from.read(0, part);
-            std::memcpy(to + part * FEWEST * STEP<T>, &numbers, sizeof numbers);
-        }
+        for (int64_t part = 0; part < parts; part++) put(from.read(0, part), to + part * FEWEST * STEP<T>);
     }
 }
 

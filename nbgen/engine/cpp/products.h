@@ -128,7 +128,7 @@ void read_output(const Linear<T>& linear, int64_t output, T* to) {
 template <typename T>
 float dot(const T* a, const T* b, int64_t count) {
     Floats sum = {};
-    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
+    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, loaded(a + k), loaded(b + k));
     return first_of(sums_of(sum, sum, sum, sum));
 }
 

@@ -29,26 +29,63 @@ struct Layout {
     int64_t along, across;
 };
 
+// To the sums of `R` rows, `across` from each other, by `N` outputs what a vector of their inputs adds. `own(j)` reads an output's
+// weights. Where registers are few, nothing is read twice: the shorter side stays in them while the other goes by.
+template <int R, int N, typename T, typename Own>
+[[gnu::always_inline]] inline void add_vectors(Floats (&sums)[R][N], const T* rows, int64_t across, const Own& own) {
+    if constexpr (REGISTERS == 16 && R > 1 && R < N) {
+        Numbers<T> row[R];
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) row[i] = held(loaded(rows + i * across));
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j++) {
+            const Numbers<T> weights = held(own(j));
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) sums[i][j] = add_product(sums[i][j], row[i], weights);
+        }
+    } else {
+        Numbers<T> weights[N];
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j++) weights[j] = own(j);
+#pragma GCC unroll 12
+        for (int i = 0; i < R; i++) {
+            Numbers<T> row = loaded(rows + i * across);
+            if constexpr (REGISTERS == 16) row = held(row);
+#pragma GCC unroll 8
+            for (int j = 0; j < N; j++) sums[i][j] = add_product(sums[i][j], row, weights[j]);
+        }
+    }
+}
+
+// All at once what `N` outputs fetch while they are at the inputs `begin` to `end`. Where registers are few, so are the products of
+// a vector: to ask at each whether it fetches takes a tenth of the time.
+template <typename Kind, int N, typename T>
+inline void fetch_all(Ahead ahead, int64_t inputs, int64_t begin, int64_t end) {
+    const int64_t from = std::max(begin, ahead.from), to = std::min(end, ahead.to);
+    for (int j = 0; j < N; j++)
+        for (int64_t k = from; k < to; k += 8 * LINE / Kind::BITS) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
+    if (!ahead.row) return;
+    for (int64_t k = begin; k < end; k += LINE / sizeof(T)) fetch_line(static_cast<const T*>(ahead.row) + k);
+}
+
 // To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s. Where it `LAYS`,
 // weights are `laid` out on the way, vector after vector.
 template <typename Kind, bool LAYS = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
                                                 int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr) {
+    if constexpr (REGISTERS == 16) fetch_all<Kind, N, T>(ahead, inputs, begin, end);
     for (int64_t k = begin; k < end; k += STEP<T>) {
-        if (k >= ahead.from && k < ahead.to)
+        if constexpr (REGISTERS > 16) {
+            if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
-            for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
-        if (ahead.row) fetch_line(static_cast<const T*>(ahead.row) + k);
-        Numbers<T> own[N];
-#pragma GCC unroll 8
-        for (int j = 0; j < N; j++) {
-            own[j] = loaded(weights.first + k * weights.along + j * weights.across);
-            if constexpr (LAYS) std::memcpy(laid + k * N + j * STEP<T>, &own[j], sizeof own[j]);
+                for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
+            if (ahead.row) fetch_line(static_cast<const T*>(ahead.row) + k);
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < R; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < N; j++) sums[i][j] = add_product(sums[i][j], input + i * inputs + k, own[j]);
+        add_vectors(sums, input + k, inputs, [&](int j) {
+            const Numbers<T> own = loaded(weights.first + k * weights.along + j * weights.across);
+            if constexpr (LAYS) put(own, laid + k * N + j * STEP<T>);
+            return own;
+        });
     }
 }
 
@@ -65,7 +102,7 @@ inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, 
 // `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
 template <int R, bool LAYS, typename T>
 void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin, int64_t end) {
-    constexpr int N = !LAYS && R <= 2 ? MOST : FEWEST;
+    constexpr int N = !LAYS && R <= REGISTERS / 16 ? MOST : FEWEST;
     const int64_t from = m * linear.inputs / rows, to = (m + R) * linear.inputs / rows;
     input += m * linear.inputs;
     output += m * linear.outputs;

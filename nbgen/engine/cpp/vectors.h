@@ -12,14 +12,15 @@
 
 #if defined(__AVX512F__)
 constexpr int64_t VECTOR = 64;  // bytes
-constexpr int ROWS = 6;         // of a tile: its sums, a column of weights and a row fill the 32 registers
+constexpr int REGISTERS = 32;
 #elif defined(__AVX2__)
 constexpr int64_t VECTOR = 32;
-constexpr int ROWS = 3;
+constexpr int REGISTERS = 16;
 #else
 constexpr int64_t VECTOR = 16;
-constexpr int ROWS = 6;
+constexpr int REGISTERS = 32;
 #endif
+constexpr int ROWS = REGISTERS == 32 ? 6 : 3;  // of a tile: its sums, a column of weights and a row fill the registers
 constexpr int64_t LANES = VECTOR / sizeof(float);
 
 typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
@@ -37,9 +38,33 @@ template <typename V>
 [[gnu::always_inline]] inline V held(V vector) {
 #ifdef __AVX512F__
     asm("" : "+v"(vector));
+#elif defined(__AVX2__)
+    asm("" : "+x"(vector));
 #endif
     return vector;
 }
+
+// A vector is read and written where numbers lie. (Compilers take a copy of 32 bytes apart, by way of other memory.)
+[[gnu::always_inline]] inline Words words_at(const void* from) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return reinterpret_cast<Words>(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+#else
+    Words words;
+    std::memcpy(&words, from, sizeof words);
+    return words;
+#endif
+}
+
+template <typename V>
+[[gnu::always_inline]] inline void put(V vector, void* to) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    _mm256_storeu_si256(static_cast<__m256i*>(to), reinterpret_cast<__m256i>(vector));
+#else
+    std::memcpy(to, &vector, sizeof vector);
+#endif
+}
+
+constexpr int64_t LINE = 64;  // bytes of memory that come together
 
 // What is needed later comes into the second-level cache: of lines on their way to the first few can be waited for, and they
 // push out what is needed now.

@@ -28,7 +28,7 @@ using Numbers = typename VectorOf<T>::Numbers;
 
 inline Floats loaded(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 
-inline Floats add_product(Floats sum, const float* a, Floats b) { return sum + loaded(a) * b; }
+inline Floats add_product(Floats sum, Floats a, Floats b) { return sum + a * b; }
 
 inline Numbers<Bfloat16> loaded(const Bfloat16* from) {
 #ifdef __AVX512BF16__
@@ -38,13 +38,12 @@ inline Numbers<Bfloat16> loaded(const Bfloat16* from) {
 #endif
 }
 
-inline Floats add_product(Floats sum, const Bfloat16* a, Numbers<Bfloat16> b) {
+inline Floats add_product(Floats sum, Numbers<Bfloat16> a, Numbers<Bfloat16> b) {
 #ifdef __AVX512BF16__
-    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), loaded(a), b));
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), a, b));
 #else
-    const Words x = loaded(a);
-    sum += reinterpret_cast<Floats>(x << 16) * reinterpret_cast<Floats>(b << 16);
-    return sum + reinterpret_cast<Floats>(x & 0xffff0000u) * reinterpret_cast<Floats>(b & 0xffff0000u);
+    sum += reinterpret_cast<Floats>(a << 16) * reinterpret_cast<Floats>(b << 16);
+    return sum + reinterpret_cast<Floats>(a & 0xffff0000u) * reinterpret_cast<Floats>(b & 0xffff0000u);
 #endif
 }
 
