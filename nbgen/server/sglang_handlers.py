@@ -60,6 +60,9 @@ class GenerateHandler(SglangHandler, GenerationHandler):
     def chunk(self, runs: list[Run]) -> bytes:
         return _chunks(self._each(runs))
 
+    def sign_of_life(self, runs: list[Run]) -> bytes:
+        return sse.EMPTY
+
     async def next_chunk(self, runs: list[Run]) -> bytes:
         each = [(run, answer, sample.snapshot()) for run, answer, sample in self._each(runs)]
         size = sum(sample.size for _, _, sample in each)
