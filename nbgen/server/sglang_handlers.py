@@ -170,6 +170,7 @@ class ReadyHandler(HealthHandler):
 class HealthGenerateHandler(SglangHandler):
     """Whether the engine gives tokens: it is asked for one, before all who wait. Loads nothing."""
 
+    actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
     _track_activity = False
 
     async def get(self) -> None:
