@@ -22,6 +22,7 @@ from nbgen.server import tensor_engine
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
 from tests.conftest import PATIENCE, wait_for
+from tests.server.conftest import until
 from tests.server.triton import ECHO_SOURCE
 
 #: A module that is made once its gate, which it puts there, is taken away.
@@ -76,6 +77,22 @@ async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: Tenso
     assert await load(engine, repository) == "cpu"
     with pytest.raises(EngineStopped, match="signal 9"):
         await lost
+
+
+async def test_a_process_that_has_halted_is_ended(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in which foreign code keeps Python's lock: nobody in it can say who is late."""
+    monkeypatch.setattr(tensor_engine, "HALT_SECONDS", 0.5)
+    config = EngineConfig(device="cpu", threads=1, queue_seconds=0.5, run_seconds=0.5)
+    engine = TensorEngine(config, logging.getLogger("test"))
+    await load(engine, repository)
+    assert engine._process
+    psutil.Process(engine._process.pid).suspend()
+    ones = Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(np.ones(3, np.float32)).cast("B"))
+    with pytest.raises(EngineStopped, match=r"did not answer for 1\.5 seconds"):
+        await asyncio.wait_for(engine.infer("echo", [ones], ["Y"]), PATIENCE)
+    await until(lambda: engine.generation == 2)
+    assert await load(engine, repository) == "cpu"
+    await engine.close()
 
 
 async def test_a_process_that_is_just_being_started_ends_with_the_others(repository: Path) -> None:
