@@ -126,6 +126,25 @@ async def test_a_model_that_is_unloaded_while_it_loads_is_not_there(engine: Tens
     assert (model.loaded, model.state) == (True, "READY")
 
 
+async def test_who_waits_while_the_interface_changes_is_told(engine: TensorEngine, repository: Path) -> None:
+    """The request was checked against another one than the module now has."""
+    entry = echo(repository)
+    model = TensorModel(entry, engine)
+    await asyncio.wait_for(model.load(), PATIENCE)
+    assert entry.spec
+    other = msgspec.structs.replace(entry.spec.outputs[0], name="Z")
+    model.configure(entry._replace(spec=msgspec.structs.replace(entry.spec, outputs=(other,))))
+    loading = asyncio.create_task(model.load())
+    await asyncio.sleep(0)
+    assert model.is_loading
+    ones = Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(np.ones(3, np.float32)).cast("B"))
+    with pytest.raises(Unavailable, match="another interface"):
+        await asyncio.wait_for(anext(model.responses(Inference(inputs={"X": ones}))), PATIENCE)
+    await loading
+    answer = await asyncio.wait_for(anext(model.responses(Inference(inputs={"X": ones}))), PATIENCE)
+    assert [output.name for output in answer.outputs] == ["Z"]
+
+
 async def test_a_module_that_loads_for_ever_holds_up_no_other(
     engine: TensorEngine, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
