@@ -118,7 +118,7 @@ class Batcher:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, and given back what it held."""
+        """Whether all that it took is answered."""
         return self._over.is_set()
 
     def drop(self, rid: str) -> None:
@@ -148,8 +148,8 @@ class Batcher:
                 batch = self._collect(first)
                 if wanted := [item for item in batch if self._waiting.pop(item.request.rid, None)]:
                     self._execute(wanted)
-        self._module.release()
         self._over.set()
+        self._module.release()
 
     def _watch(self) -> None:
         """Answer those that are late while others are computed, perhaps for ever."""
