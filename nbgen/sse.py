@@ -8,7 +8,10 @@ from __future__ import annotations
 import codecs
 from typing import NamedTuple
 
-KEEP_ALIVE = b": keep-alive\n\n"
+#: A comment that is no event, as clients must have it. No empty line follows: some take that for an event without data.
+KEEP_ALIVE = b": keep-alive\n"
+#: Two of the lines that part events, for clients that know no comments, as SGLang's own.
+EMPTY = b"\n\n"
 #: Of what JSON holds as it is, what Python's `splitlines`, and with it httpx and requests, takes for the end of a line.
 LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 

@@ -116,15 +116,24 @@ class Batcher:
         why = f"the queue of {request.model} is full ({MAX_WAITING} waiting)"
         self._fail(item, why if full else f"{request.model} was unloaded", 503)
 
+    @property
+    def over(self) -> bool:
+        """Whether all that it took is answered."""
+        return self._over.is_set()
+
     def drop(self, rid: str) -> None:
         """Forget a request that has not begun."""
         self._refuse(rid, "the request was cancelled", 400)
 
-    def close(self) -> None:
-        """Refuse what waits, and end once the present batch is done."""
+    def retire(self) -> None:
+        """Take nothing more, and end once all that waits is answered."""
         with self._entrance:
             self._closed = True
             self._queue.put(None)
+
+    def close(self) -> None:
+        """Refuse what waits, and end once the present batch is done."""
+        self.retire()
         for rid in list(self._waiting):
             self._refuse(rid, f"{self._module.spec.name} was unloaded", 503)
 
@@ -134,7 +143,7 @@ class Batcher:
         return shape[0] if shape else 1
 
     def _run(self) -> None:
-        while not self._closed:
+        while not (self._closed and self._queue.empty() and self._held is None):
             if (first := self._next(None)) is not None:
                 batch = self._collect(first)
                 if wanted := [item for item in batch if self._waiting.pop(item.request.rid, None)]:

@@ -113,7 +113,8 @@ def _seed(decode: Callable[[list[int]], str], prompt_end: list[int]) -> tuple[li
 class StopStrings:
     """Looks for stop strings and regexes in growing text, and holds back what may become one.
 
-    As in SGLang, what a regex matched is shown, unless the regex's own text stands there.
+    As in SGLang, what a regex matched is shown, unless the regex's own text stands there, and so is what the text has
+    of a stop string that is partly in tokens which it leaves out.
     """
 
     def __init__(
@@ -132,28 +133,44 @@ class StopStrings:
         self._hidden = [*stops, *regexes.patterns] if regexes else stops
         self._longest = max(map(len, self._hidden), default=0)
         self._held = ""
+        #: The last of what was said, with what the text leaves out, as long as a stop may have begun in that.
+        self._said = ""
+        #: Characters that came after what was left out.
+        self._since = 0
         self.matched: str | None = None
 
     def find(self, ahead: str) -> str | None:
         """The stop that is whole with this text, which is not added, if nothing follows."""
         if not ahead:
             return None
-        found = self._first(self._held + ahead)
+        found = self._found(ahead)
         return self._regexes.find(ahead) if found is None and self._regexes else found
 
     def append(self, text: str) -> str:
         """Add text; what may be shown. `matched` is the stop string once one is whole."""
         self._held += text
-        self.matched = self._first(self._held)
+        if self._said:
+            self._said = self._said + text if self._since < self._longest else ""
+            self._since += len(text)
+        self.matched = self._found()
         if self.matched is None and self._regexes:
             self.matched = self._regexes.append(text)
         if self.matched is not None:
             return self._cut(self.matched)
         return self._take(len(self._held) - self._undecided())
 
+    def pass_over(self, unseen: str) -> None:
+        """Note what a token is written as that the text leaves out: a stop may begin there."""
+        if unseen and self._stops:
+            self._said, self._since = (self._said or self._held)[-self._longest :] + unseen, 0
+
     def flush(self) -> str:
         """What was held back and turned out to be plain text."""
         return self._take(len(self._held))
+
+    def _found(self, ahead: str = "") -> str | None:
+        found = self._first(self._held + ahead)
+        return self._first(self._said + ahead) if found is None and self._said else found
 
     def _first(self, text: str) -> str | None:
         found = (stop for stop in self._stops if stop in text)

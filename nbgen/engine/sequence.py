@@ -237,8 +237,10 @@ class Sequence:
 
     def _end_left_out(self, token_id: int) -> str:
         """The text that was held back, where a stop ends it that is whole in what a token is written as, unseen."""
-        stop = self.stop_strings.find(self.left_out.get(token_id, ""))
+        unseen = self.left_out.get(token_id, "")
+        stop = self.stop_strings.find(unseen)
         if stop is None or self.stop_strings.matched is not None:
+            self.stop_strings.pass_over(unseen)
             return ""
         text = self.flush()
         self.stop_strings.matched = stop

@@ -7,7 +7,9 @@ or for ever, holds up no other. Knows no wire; `module_loader` knows files, `bat
 import logging
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 import torch
@@ -34,6 +36,8 @@ class TensorModels:
         self._device = device.named(config.device)
         self._queue_seconds, self._run_seconds = config.queue_seconds, config.run_seconds
         self._batchers: dict[str, Batcher] = {}
+        #: By name, those that others have replaced and that still have requests to answer.
+        self._retired: dict[str, list[Batcher]] = defaultdict(list)
         #: The ids of loads that are under way and that somebody wants.
         self._wanted: set[str] = set()
         self._pieces = Pieces()
@@ -79,12 +83,14 @@ class TensorModels:
         self._batchers[name] = Batcher(
             module, self._send, _end, queue_seconds=self._queue_seconds, run_seconds=self._run_seconds
         )
-        if before is not None:
-            before.close()
+        if before is not None:  # who waits has asked that one
+            before.retire()
+            self._retired[name] = [each for each in (*self._retired[name], before) if not each.over]
 
     def _unload(self, name: str) -> None:
-        if (batcher := self._batchers.pop(name, None)) is not None:
-            batcher.close()
+        for batcher in (self._batchers.pop(name, None), *self._retired.pop(name, ())):
+            if batcher is not None:
+                batcher.close()
 
     def _infer(self, request: InferRequest) -> None:
         batcher = self._batchers.get(request.model)
@@ -96,7 +102,7 @@ class TensorModels:
     def _abort(self, rid: str) -> None:
         self._pieces.drop(rid)
         self._wanted.discard(rid)
-        for batcher in list(self._batchers.values()):
+        for batcher in (*self._batchers.values(), *chain(*self._retired.values())):
             batcher.drop(rid)
 
     def _completed(self, request: InferRequest) -> InferRequest:

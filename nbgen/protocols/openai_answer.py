@@ -80,6 +80,10 @@ class Choice:
             found[0] |= self._take_ids(sample)
         return found
 
+    def nothing(self) -> dict[str, Any]:
+        """The choice of a chunk that says nothing."""
+        return self._delta({} if self._call.chat else {"text": ""})
+
     def _hidden_states(self, sample: Sample) -> dict[str, Any]:
         wanted = self._request.tensors is not None and self._request.tensors.last_hidden_state
         return {"hidden_states": last_state(sample)} if wanted else {}
@@ -179,6 +183,11 @@ class Answer:
         usage = _usage(samples) if self._call.usage_in_each else None
         deltas = [delta for choice, sample in self._pairs(samples) for delta in choice.deltas(sample)]
         return b"".join([self._event([delta], usage) for delta in deltas])
+
+    def empty_chunk(self, samples: list[list[Sample]]) -> bytes:
+        """An event that says nothing but that more will come: whatever is no event ends some client's stream."""
+        going = next(choice for choices in self.choices for choice in choices if not choice.ended)
+        return self._event([going.nothing()], _usage(samples) if self._call.usage_in_each else None)
 
     def end(self, samples: list[list[Sample]]) -> bytes:
         """What follows the last chunk: hidden states, experts and usage, as far as asked for, and the stream's end."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from nbgen.errors import NbgenError
 from nbgen.protocols import anthropic_answer, anthropic_messages
-from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY
+from nbgen.server.base_handler import MEDIA_BODY
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 from nbgen.server.runs import Run
@@ -29,8 +27,6 @@ class MessagesHandler(AnthropicHandler, CallHandler):
     """A chat, answered with a message through the model's own template."""
 
     body_limit = MEDIA_BODY
-    #: When something was sent; a client may take a long silence for the end.
-    _sent = 0.0
 
     async def post(self) -> None:
         call, thoughts = await self.parsed(anthropic_messages.parse_message)
@@ -42,11 +38,10 @@ class MessagesHandler(AnthropicHandler, CallHandler):
         return self._message.whole(runs[0].samples[0])
 
     def chunk(self, runs: list[Run]) -> bytes:
-        told, now = self._message.chunk(runs[0].samples[0]), time.monotonic()
-        if not told and now - self._sent < KEEP_ALIVE_SECONDS:
-            return b""
-        self._sent = now
-        return told or anthropic_answer.PING
+        return self._message.chunk(runs[0].samples[0])
+
+    def sign_of_life(self, runs: list[Run]) -> bytes:
+        return anthropic_answer.PING
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         if error is not None:

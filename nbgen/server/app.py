@@ -100,8 +100,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         None,
         allow_none=True,
         min=0,
-        help="Port of KServe v2 over gRPC (0: any free one); None: off. Needs nbgen[grpc]. For trusted networks: "
-        "it knows no limit of connections.",
+        help="Port of KServe v2 over gRPC (0: any free one), with HTTP's certificate if that has one; None: off. Needs "
+        "nbgen[grpc]. For trusted networks: it knows no limit of connections.",
     ).tag(config=True)
     triton_server_name = Unicode(
         "triton", help="What Triton's clients are told as the server's name; its examples insist on 'triton'."

@@ -10,15 +10,18 @@ from functools import partial
 
 import msgspec
 
+from nbgen import sse
 from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable, anew
 from nbgen.messages import GenerateRequest
-from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
+from nbgen.server.base_handler import GENERATE_BODY, KEEP_ALIVE_SECONDS, NbgenHandler
 from nbgen.server.off_loop import off_loop
 from nbgen.server.runs import Run, ended
 
 #: Of a stream with events of more bytes than SMALL: bytes per second, so that others have their turns.
 STREAM_RATE = 50e6
 SMALL = 2**14
+#: Before the first token, after which a stream begins without it: many a proxy takes a minute of silence for the end.
+HEADER_SECONDS = 30.0
 
 
 class ModelNeededHandler(NbgenHandler):
@@ -38,6 +41,8 @@ class GenerationHandler(ModelNeededHandler):
     detached = False
     #: When a stream may go on that has sent a large event; 0 if the last one was small.
     _rests_until = 0.0
+    #: When a stream last sent something.
+    _sent = 0.0
 
     def whole(self, runs: list[Run]) -> bytes:
         """The answer to a call without streaming, once all runs have ended well."""
@@ -46,6 +51,10 @@ class GenerationHandler(ModelNeededHandler):
     def chunk(self, runs: list[Run]) -> bytes:
         """Events for what the runs have produced since the last call."""
         raise NotImplementedError
+
+    def sign_of_life(self, runs: list[Run]) -> bytes:
+        """What a stream sends that has had nothing to tell for long; not every dialect's clients know comments."""
+        return sse.KEEP_ALIVE
 
     async def next_chunk(self, runs: list[Run]) -> bytes:
         """The same; a dialect whose events may be large makes them beside the event loop."""
@@ -85,29 +94,34 @@ class GenerationHandler(ModelNeededHandler):
             await self.write_whole(await off_loop(size, self.whole, runs))
 
     async def _stream(self, runs: list[Run]) -> None:
-        """Headers wait for the first token, so that a refusal is still a real status.
-
-        After a large event the next one waits, and holds all that has come meanwhile; the last one never does.
-        """
+        """After a large event the next one waits, and holds all that has come meanwhile; the last one never does."""
         for run in runs:
             self.reader.watch(run.watchers)
-        while runs and not self.reader.gone and not any(run.first_token or run.ended for run in runs):
-            await self.reader.wait()
-        _raise_first_error(runs)
+        await self._until_first_token(runs)
         while not self.reader.gone:
             error = next((run.error for run in runs if run.error), None)
             over = error is not None or all(run.ended is not None for run in runs)
             if over or time.monotonic() >= self._rests_until:
                 chunk = await self.next_chunk(runs) + (self.end(runs, error) if over else b"")
-                if chunk:
+                if chunk := self._in_time(runs, chunk):
                     await self.write_event(chunk)
-                self._rest_after(chunk)
             if over:
                 self.end_events()
                 return
             rest = self._rests_until - time.monotonic()
-            await self.reader.wait(rest if rest > 0 else None, at_once=partial(self._go_on, runs))
+            await self.reader.wait(rest if rest > 0 else KEEP_ALIVE_SECONDS, at_once=partial(self._go_on, runs))
             await self.catch_up()
+
+    async def _until_first_token(self, runs: list[Run]) -> None:
+        """Headers wait for it, so that a refusal is still a real status, unless it takes too long."""
+        seconds = HEADER_SECONDS
+        while runs and not self.reader.gone and not any(run.first_token or run.ended for run in runs):
+            if not await self.reader.wait(seconds):
+                await self.write_event(self.sign_of_life(runs))
+                seconds = KEEP_ALIVE_SECONDS
+        if not self._headers_written:
+            _raise_first_error(runs)
+        self._sent = time.monotonic()
 
     def _go_on(self, runs: list[Run]) -> bool:
         """Send what is new, if that is all there is to do, and little."""
@@ -115,14 +129,16 @@ class GenerationHandler(ModelNeededHandler):
         return alone and self.write_at_once(partial(self._small_chunk, runs))
 
     def _small_chunk(self, runs: list[Run]) -> bytes:
-        chunk = self.chunk(runs)
-        self._rest_after(chunk)
-        return chunk
+        return self._in_time(runs, self.chunk(runs))
 
-    def _rest_after(self, chunk: bytes) -> None:
-        if chunk:
-            large = len(chunk) > SMALL
-            self._rests_until = time.monotonic() + len(chunk) / STREAM_RATE if large else 0.0
+    def _in_time(self, runs: list[Run], chunk: bytes) -> bytes:
+        """The chunk, where there is one: a large one has the stream rest. A sign of life where none was for long."""
+        now = time.monotonic()
+        if not chunk and now - self._sent < KEEP_ALIVE_SECONDS:
+            return b""
+        self._sent = now
+        self._rests_until = now + len(chunk) / STREAM_RATE if len(chunk) > SMALL else 0.0
+        return chunk or self.sign_of_life(runs)
 
 
 def _raise_first_error(runs: list[Run]) -> None:

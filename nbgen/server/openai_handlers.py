@@ -71,6 +71,9 @@ class CallHandler(OpenaiHandler, GenerationHandler):
     def chunk(self, runs: list[Run]) -> bytes:
         return self._answer_to.chunks([run.samples for run in runs])
 
+    def sign_of_life(self, runs: list[Run]) -> bytes:
+        return self._answer_to.empty_chunk([run.samples for run in runs])
+
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         return openai_answer.error_event(error) if error else self._answer_to.end([run.samples for run in runs])
 

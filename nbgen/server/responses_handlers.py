@@ -14,11 +14,12 @@ from nbgen.protocols.openai import OF_TEMPLATES, UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_items import in_parts
 from nbgen.protocols.responses_query import Page, Retrieval, parse_query
-from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
+from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 from nbgen.server.responses import Response, Responses
 from nbgen.server.runs import Run, ended
+from nbgen.sse import KEEP_ALIVE
 
 
 class KeptHandler(NbgenHandler):
@@ -69,6 +70,9 @@ class ResponsesHandler(CallHandler, KeptHandler):
     def chunk(self, runs: list[Run]) -> bytes:
         return self._rendered.chunk(runs[0].outputs)
 
+    def sign_of_life(self, runs: list[Run]) -> bytes:
+        return KEEP_ALIVE
+
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
         (run,) = runs
         return self._rendered.end(run.outputs, run.samples[0], self._response.in_its_words(error), run.ended_at)
@@ -105,8 +109,8 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
             chunk = answer.end(told, run.samples[0], error, run.ended_at) if over else answer.chunk(told)
             if chunk:
                 await self.write_event(chunk)
-            if not over:
-                await self.reader.wait()
+            if not (over or await self.reader.wait(KEEP_ALIVE_SECONDS)):
+                await self.write_event(KEEP_ALIVE)
         self.end_events()
 
 

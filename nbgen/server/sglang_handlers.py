@@ -60,6 +60,9 @@ class GenerateHandler(SglangHandler, GenerationHandler):
     def chunk(self, runs: list[Run]) -> bytes:
         return _chunks(self._each(runs))
 
+    def sign_of_life(self, runs: list[Run]) -> bytes:
+        return sse.EMPTY
+
     async def next_chunk(self, runs: list[Run]) -> bytes:
         each = [(run, answer, sample.snapshot()) for run, answer, sample in self._each(runs)]
         size = sum(sample.size for _, _, sample in each)
@@ -167,6 +170,7 @@ class ReadyHandler(HealthHandler):
 class HealthGenerateHandler(SglangHandler):
     """Whether the engine gives tokens: it is asked for one, before all who wait. Loads nothing."""
 
+    actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
     _track_activity = False
 
     async def get(self) -> None:

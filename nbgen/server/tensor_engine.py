@@ -26,6 +26,8 @@ from nbgen.tensor_spec import ModelSpec
 STOP_PATIENCE = 2.0
 #: For one module to be loaded: what takes longer may never end.
 LOAD_SECONDS = 600.0
+#: Beyond what a request may wait and run, which the process tells whoever is late: one that does not has halted.
+HALT_SECONDS = 60.0
 
 
 class Result(NamedTuple):
@@ -68,6 +70,12 @@ class TensorEngine:
         """For how long a request may wait for its turn."""
         return self._config.queue_seconds
 
+    @property
+    def _patience(self) -> float | None:
+        """Seconds after which an answer does not come any more."""
+        queue, run = self._config.queue_seconds, self._config.run_seconds
+        return None if queue is None or run is None else queue + run + HALT_SECONDS
+
     async def load(self, spec: ModelSpec, folder: str) -> Loaded:
         """Load a module, or load it again, beside others. Raises Unavailable with the reason why not.
 
@@ -108,9 +116,13 @@ class TensorEngine:
         process, rid = await self._started(), uuid.uuid4().hex
         reply = self._answers.ask(rid)
         try:
-            whole = [await self._send_pieces(process, rid, tensor) for tensor in inputs]
-            process.send(InferRequest(rid=rid, model=model, inputs=whole, outputs=outputs, timeout_us=timeout_us))
-            result = await reply
+            async with asyncio.timeout(self._patience):
+                whole = [await self._send_pieces(process, rid, tensor) for tensor in inputs]
+                process.send(InferRequest(rid=rid, model=model, inputs=whole, outputs=outputs, timeout_us=timeout_us))
+                result = await reply
+        except TimeoutError:
+            process.kill()
+            raise EngineStopped(f"the process for modules did not answer for {self._patience:g} seconds") from None
         except asyncio.CancelledError:
             process.send(AbortRequest(rid=rid))
             raise

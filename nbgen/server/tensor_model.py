@@ -101,8 +101,11 @@ class TensorModel(ServedModel):
         self._engine.unload(self.entry.name)
 
     async def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
+        asked = self.spec
         await self._wait_until_loaded()
         spec = self.spec
+        if _interface(spec) != _interface(asked):
+            raise Unavailable(f"'{spec.name}' was loaded anew with another interface: look at it, and ask again")
         wanted = [output.name for output in inference.outputs] or [output.name for output in spec.outputs]
         inputs = list(inference.inputs.values())
         result = await self._engine.infer(spec.name, inputs, wanted, inference.timeout_us)
@@ -146,6 +149,11 @@ class TensorModel(ServedModel):
         self.load_seconds = time.monotonic() - started
         if self.unloaded:  # meanwhile
             self.leave()
+
+
+def _interface(spec: ModelSpec) -> tuple[object, ...]:
+    """What a request is checked against."""
+    return spec.inputs, spec.outputs, spec.max_batch_size
 
 
 def _outputs(result: Result) -> list[OutputTensor]:

@@ -58,7 +58,7 @@ class GenerateHandler(KserveHandler):
 
 
 class GenerateStreamHandler(GenerateHandler):
-    """An event for each response, as soon as it is there."""
+    """An event for each response, as soon as it is there, and nothing besides: clients take what comes for an event."""
 
     async def respond(self, model: ServedModel, inference: Inference) -> None:
         """Answer with events. What is refused before the first is a plain error."""

@@ -249,6 +249,18 @@ def test_a_failure_that_leaves_a_module_of_no_use_is_told_once_it_is_answered(he
     assert held.lost.wait(PATIENCE)
 
 
+def test_who_is_replaced_computes_what_waits_and_ends(held: Recorder) -> None:
+    for rid in "abc":
+        held.add(rid, entries=2)
+    held.batcher.retire()
+    held.add("late")
+    assert held.take(1)["late"].status == 503
+    held.gate.set()
+    assert [output.error for output in held.take(4).values()] == [None] * 4
+    assert held.released.wait(PATIENCE)
+    wait_for(lambda: held.batcher.over, "the thread ends")
+
+
 def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:
     for rid in "abc":
         held.add(rid)

@@ -118,13 +118,21 @@ def test_a_regex_for_the_end_sees_no_half_of_a_character() -> None:
         (("x", "b<|turn|>"), "ab#", "ab", "b<|turn|>"),
         (("|", "a"), "a#", "", "a"),
         (("<",), "a!", "a", STOP_TOKEN),
+        (("<|turn|>bc",), "a#bcd", "abc", "<|turn|>bc"),
+        (("a<|turn|>b",), "a#b", "ab", "a<|turn|>b"),
+        (("<|turn|><|turn|>b",), "##bc", "b", "<|turn|><|turn|>b"),
+        (("<|turn|>b<|turn|>",), "#b#c", "b", "<|turn|>b<|turn|>"),
+        (("|>b", "bc"), "a#bc", "ab", "|>b"),
+        (("ab",), "a#bc", "", "ab"),
+        (("<|turn|>bcdefgh",), "#b#bcdefghi", "bbcdefgh", "<|turn|>bcdefgh"),
+        (("|>b",), "#abcdefgb!", "abcdefgb", STOP_TOKEN),
     ],
 )
 def test_a_stop_may_be_in_what_the_text_leaves_out(
     stops: tuple[str, ...], tokens: str, text: str, matched: str | int
 ) -> None:
     left_out = {ord("#"): "<|turn|>", STOP_TOKEN: "<|end|>"}
-    s = sequence(stops=stops, left_out=left_out)
+    s = sequence(stops=stops, left_out=left_out, budget=12)
     s.detokenizer = Detokenizer(lambda ids: "".join(map(chr, ids)), lambda _: False, s.prompt_ids, left_out)
     shown = ""
     for token in map(ord, tokens):

@@ -7,12 +7,11 @@ import pytest
 
 from nbgen.errors import InvalidRequest, from_status
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, GenerateRequest, ToolCall
-from nbgen.protocols.anthropic_answer import PING, Answer, error_event
+from nbgen.protocols.anthropic_answer import Answer, error_event
 from nbgen.protocols.anthropic_blocks import as_object
 from nbgen.protocols.anthropic_messages import parse_count, parse_message
 from nbgen.protocols.sample import Sample
 from nbgen.sampling_params import SamplingParams
-from nbgen.server.anthropic_handlers import MessagesHandler
 from nbgen.sse import Decoder
 
 PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
@@ -306,24 +305,3 @@ def test_errors_have_the_type_that_clients_know(status: int, kind: str) -> None:
     (event,) = Decoder().feed(error_event(from_status(status, "why"), "req_1"))
     told = {"type": "error", "error": {"type": kind, "message": "why"}, "request_id": "req_1"}
     assert (event.event, json.loads(event.data)) == ("error", told)
-
-
-class Unconnected(MessagesHandler):
-    """A handler of no connection, with this to tell."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._message = answer
-
-
-def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a call is written that comes whole."""
-
-    class Run:
-        samples = (Sample(),)
-
-    handler = Unconnected(Answer(GenerateRequest(rid="r"), "m", thoughts=True))
-    run: list[Any] = [Run()]
-    assert handler.chunk(run).startswith(b"event: message_start\n")
-    assert handler.chunk(run) == b""
-    monkeypatch.setattr("nbgen.server.anthropic_handlers.KEEP_ALIVE_SECONDS", 0)
-    assert handler.chunk(run) == PING

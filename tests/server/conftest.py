@@ -239,6 +239,13 @@ def calling_server(tmp_path_factory: pytest.TempPathFactory, calling_model: Path
 
 
 @pytest.fixture(scope="session")
+def caller(calling_server: Server) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client of it."""
+    with calling_server.openai() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def seeing(tmp_path_factory: pytest.TempPathFactory, seeing_model: Path) -> Iterator[Server]:
     """That model's server, which reads files of its own folder."""
     server = Server(tmp_path_factory.mktemp("server"), f"--model={seeing_model}", "--dtype=float32", "--media-root=.")
@@ -273,6 +280,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, long_model: Path, repositor
     server.stop()
     log = server.log.read_text()
     assert not any(word in log for word in ("Traceback", "Uncaught", "never retrieved", TOKEN)), log
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client of it, or of a module's own `server`."""
+    with server.openai() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

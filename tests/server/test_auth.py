@@ -91,6 +91,8 @@ def test_a_cookie_needs_the_xsrf_header_and_the_right_origin(jupyter: Server) ->
             assert browser.get("flush_cache", headers=headers).status_code == status
         for headers in ({}, {"Referer": "https://evil.example/"}):
             assert browser.get("tokenizer_info", headers=headers).status_code == 403, "it would load the model"
+            assert browser.get("health_generate", headers=headers).status_code == 403, "it would have a token computed"
+        assert browser.get("health_generate", headers=xsrf).status_code == 503
         foreign = {**xsrf, "Origin": "https://evil.example"}
         assert browser.post("abort_request", json={}, headers=foreign).status_code == 404
         assert browser.get("api/v1/hello", headers={"Origin": "https://evil.example"}).status_code == 404

@@ -70,12 +70,6 @@ def way(request: pytest.FixtureRequest, server: Server, folders: dict[str, Path]
     return request.param
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.openai() as client:
-        yield client
-
-
 @pytest.mark.usefixtures("way")
 def test_a_required_call_comes_whole_and_streamed(client: openai.OpenAI) -> None:
     asked = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}

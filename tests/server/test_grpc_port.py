@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tritonclient.grpc.aio import InferenceServerClient
 
 from nbgen.server import grpc_server
 from nbgen.server.app import NbgenApp
@@ -75,9 +76,12 @@ async def test_where_http_is_encrypted_so_is_this(tmp_path: Path) -> None:
     tls = Identity().files(tmp_path)
     credentials = grpc.ssl_channel_credentials(Path(tls["certfile"]).read_bytes())  # noqa: ASYNC240
     async with listening(tls=tls) as server:
-        assert await health(grpc.aio.secure_channel(f"localhost:{server.port}", credentials)) == b"\x08\x01"
+        address = f"localhost:{server.port}"
+        assert await health(grpc.aio.secure_channel(address, credentials)) == b"\x08\x01"
+        async with InferenceServerClient(address, ssl=True, root_certificates=tls["certfile"]) as client:
+            assert await client.is_server_ready(headers=dict(TOKEN))
         with pytest.raises(grpc.RpcError):
-            await health(grpc.aio.insecure_channel(f"localhost:{server.port}"))
+            await health(grpc.aio.insecure_channel(address))
     for wrong in ({"ssl_version": 1}, {"certfile": str(tmp_path / "nothing")}):
         with pytest.raises((OSError, ValueError)):
             async with listening(tls=wrong):

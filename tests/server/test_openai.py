@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -13,12 +12,6 @@ from tests.server.conftest import BUSY, Server, wait_for
 
 CHAT = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.ready().openai() as client:
-        yield client
 
 
 def test_models(client: openai.OpenAI) -> None:

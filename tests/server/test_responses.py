@@ -30,37 +30,31 @@ class Forecast(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def client(calling_server: Server) -> Iterator[openai.OpenAI]:
-    with calling_server.openai() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def patient(server: Server) -> Iterator[openai.OpenAI]:
     """Of a server whose model has room for long answers."""
-    with server.openai() as client:
-        yield client
+    with server.openai() as caller:
+        yield caller
 
 
-def ask(client: openai.OpenAI, **options: Any) -> Any:
+def ask(caller: openai.OpenAI, **options: Any) -> Any:
     asked = {"model": "any", "input": "hello", "temperature": 0, "max_output_tokens": 8, "extra_body": TOGETHER}
-    return client.responses.create(**{**asked, **options})
+    return caller.responses.create(**{**asked, **options})
 
 
-def test_a_response_says_what_a_chat_says(client: openai.OpenAI) -> None:
+def test_a_response_says_what_a_chat_says(caller: openai.OpenAI) -> None:
     turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
-    chat = client.chat.completions.create(model="any", messages=turns, temperature=0, max_tokens=8, extra_body=TOGETHER)
-    response = ask(client, instructions="be brief", metadata={"a": "b"})
+    chat = caller.chat.completions.create(model="any", messages=turns, temperature=0, max_tokens=8, extra_body=TOGETHER)
+    response = ask(caller, instructions="be brief", metadata={"a": "b"})
     assert response.output_text == chat.choices[0].message.content
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (response.usage.input_tokens, response.usage.output_tokens) == (chat.usage.prompt_tokens, 8)
     assert (response.metadata, response.instructions, response.temperature) == ({"a": "b"}, "be brief", 0)
-    assert client.responses.retrieve(response.id) == response
+    assert caller.responses.retrieve(response.id) == response
 
 
 @pytest.mark.parametrize("extra", [TOGETHER, THINKS])
-def test_a_stream_builds_the_response(client: openai.OpenAI, extra: dict[str, Any]) -> None:
-    told = list(ask(client, stream=True, extra_body=extra))
+def test_a_stream_builds_the_response(caller: openai.OpenAI, extra: dict[str, Any]) -> None:
+    told = list(ask(caller, stream=True, extra_body=extra))
     assert [event.sequence_number for event in told] == list(range(len(told)))
     deltas = [event for event in told if event.type.endswith(".delta")]
     part = "reasoning_text" if extra is THINKS else "output_text"
@@ -68,24 +62,24 @@ def test_a_stream_builds_the_response(client: openai.OpenAI, extra: dict[str, An
     around = [event.type.removeprefix("response.") for event in told if event not in deltas]
     item = ["output_item.added", "content_part.added", f"{part}.done", "content_part.done", "output_item.done"]
     assert around == ["created", "in_progress", *item, "incomplete"]
-    whole = ask(client, extra_body=extra)
+    whole = ask(caller, extra_body=extra)
     said = told[-1].response.output[0]
     assert "".join(event.delta for event in deltas) == said.content[0].text == whole.output[0].content[0].text
     assert said.status == "incomplete"
-    assert told[-1].response == client.responses.retrieve(told[0].response.id)
+    assert told[-1].response == caller.responses.retrieve(told[0].response.id)
     reasoning = told[-1].response.usage.output_tokens_details.reasoning_tokens
     assert reasoning == (8 if extra is THINKS else 0)
 
 
-def test_thoughts_are_a_summary_for_who_asks_for_one(client: openai.OpenAI) -> None:
-    (plain,) = ask(client, extra_body=THINKS).output
+def test_thoughts_are_a_summary_for_who_asks_for_one(caller: openai.OpenAI) -> None:
+    (plain,) = ask(caller, extra_body=THINKS).output
     assert (plain.summary, plain.content[0].type) == ([], "reasoning_text")
     asked = {"reasoning": {"summary": "auto"}, "extra_body": THINKS}
-    response = ask(client, **asked)
+    response = ask(caller, **asked)
     (item,) = response.output
     assert [(part.type, part.text) for part in item.summary] == [("summary_text", plain.content[0].text)]
     assert (item.content, response.reasoning.summary) == (None, "auto")
-    told = list(ask(client, stream=True, **asked))
+    told = list(ask(caller, stream=True, **asked))
     deltas = [event for event in told if event.type == "response.reasoning_summary_text.delta"]
     assert "".join(event.delta for event in deltas) == item.summary[0].text
     assert {event.summary_index for event in deltas} == {0}
@@ -95,18 +89,18 @@ def test_thoughts_are_a_summary_for_who_asks_for_one(client: openai.OpenAI) -> N
     assert told[-1].response.output[0].summary == item.summary
 
 
-def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
+def test_log_probabilities_come_with_the_text(caller: openai.OpenAI) -> None:
     asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    tokens = ask(client, **asked).output[0].content[0].logprobs
+    tokens = ask(caller, **asked).output[0].content[0].logprobs
     assert 0 < len(tokens) <= 8  # those at the end may have no text
     assert tokens[0].logprob == tokens[0].top_logprobs[0].logprob
-    told = [event for event in ask(client, stream=True, **asked) if event.type == "response.output_text.delta"]
+    told = [event for event in ask(caller, stream=True, **asked) if event.type == "response.output_text.delta"]
     assert [t.token for event in told for t in event.logprobs] == [t.token for t in tokens]
 
 
-def test_a_form_is_kept(client: openai.OpenAI) -> None:
+def test_a_form_is_kept(caller: openai.OpenAI) -> None:
     for seed in range(3):
-        response = client.responses.parse(
+        response = caller.responses.parse(
             model="any",
             input="hello",
             text_format=Forecast,
@@ -117,7 +111,7 @@ def test_a_form_is_kept(client: openai.OpenAI) -> None:
         assert isinstance(response.output_parsed, Forecast)
 
 
-def test_the_clients_own_stream_reads_it(client: openai.OpenAI) -> None:
+def test_the_clients_own_stream_reads_it(caller: openai.OpenAI) -> None:
     asked = {"model": "any", "input": "hello", "max_output_tokens": 300, "store": False, "background": False}
     asked["reasoning"] = {"effort": "low", "summary": "detailed"}
     labels = {
@@ -127,7 +121,7 @@ def test_the_clients_own_stream_reads_it(client: openai.OpenAI) -> None:
         "max_tool_calls": 3,
         "service_tier": "priority",
     }
-    with client.responses.stream(**asked, **labels, text_format=Forecast, extra_body=TOGETHER) as stream:
+    with caller.responses.stream(**asked, **labels, text_format=Forecast, extra_body=TOGETHER) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         response = stream.get_final_response()
     assert "".join(deltas) == response.output_text
@@ -135,8 +129,8 @@ def test_the_clients_own_stream_reads_it(client: openai.OpenAI) -> None:
     assert {name: getattr(response, name) for name in labels} == labels | {"service_tier": "default"}
 
 
-def test_a_call_and_its_result_go_on_in_three_ways(client: openai.OpenAI) -> None:
-    first = ask(client, input="What is the weather?", **CALL)
+def test_a_call_and_its_result_go_on_in_three_ways(caller: openai.OpenAI) -> None:
+    first = ask(caller, input="What is the weather?", **CALL)
     (call,) = first.output
     assert (call.type, call.status, first.status) == ("function_call", "completed", "completed")
     assert set(json.loads(call.arguments)) == set(CITY["properties"] if call.name == "get_weather" else ())
@@ -147,31 +141,31 @@ def test_a_call_and_its_result_go_on_in_three_ways(client: openai.OpenAI) -> Non
         {"input": [question, {"type": "item_reference", "id": call.id}, result]},
         {"input": [result], "previous_response_id": first.id},
     ]
-    answers = [ask(client, tools=TOOLS, **way) for way in ways]
+    answers = [ask(caller, tools=TOOLS, **way) for way in ways]
     assert len({(answer.usage.input_tokens, answer.output_text) for answer in answers}) == 1
     assert answers[0].usage.input_tokens > first.usage.input_tokens
-    counted = client.responses.input_tokens.count(model="any", tools=TOOLS, **ways[2])
+    counted = caller.responses.input_tokens.count(model="any", tools=TOOLS, **ways[2])
     assert counted.input_tokens == answers[0].usage.input_tokens
 
 
-def test_a_call_that_is_cut_is_an_incomplete_item(client: openai.OpenAI) -> None:
+def test_a_call_that_is_cut_is_an_incomplete_item(caller: openai.OpenAI) -> None:
     asked = {**CALL, "tool_choice": {"type": "function", "name": "get_weather"}, "max_output_tokens": 60}
-    response = ask(client, **asked, extra_body={"seed": 1})
+    response = ask(caller, **asked, extra_body={"seed": 1})
     (call,) = response.output
     assert (call.type, call.name, call.status) == ("function_call", "get_weather", "incomplete")
     assert response.status == "incomplete"
     assert call.arguments.startswith("{")
-    *others, last = ask(client, stream=True, **asked, extra_body={"seed": 1})
+    *others, last = ask(caller, stream=True, **asked, extra_body={"seed": 1})
     assert (last.type, last.response.output[0].arguments) == ("response.incomplete", call.arguments)
     assert not any(event.type.startswith("response.output_text") for event in others)
-    goes_on = ask(client, previous_response_id=response.id, input="go on", max_output_tokens=3, tools=TOOLS)
+    goes_on = ask(caller, previous_response_id=response.id, input="go on", max_output_tokens=3, tools=TOOLS)
     assert goes_on.usage.input_tokens > response.usage.input_tokens
 
 
-def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
+def test_a_streamed_call_has_events_of_its_own(caller: openai.OpenAI) -> None:
     text = {"type": "object", "properties": {"text": {"type": "string", "minLength": 300, "maxLength": 400}}}
     asked = {**CALL, "tools": [{"type": "function", "name": "write", "parameters": {**text, "required": ["text"]}}]}
-    told = list(ask(client, stream=True, **asked))
+    told = list(ask(caller, stream=True, **asked))
     deltas = [event for event in told if event.type == "response.function_call_arguments.delta"]
     names = [event.type.removeprefix("response.") for event in told if event not in deltas]
     done = ["function_call_arguments.done", "output_item.done", "completed"]
@@ -180,7 +174,7 @@ def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
     assert len(deltas) > 1, "it comes as it is written"
     assert told[-1].response.output == [told[-2].item]
     assert "".join(event.delta for event in deltas) == told[-3].arguments == told[-2].item.arguments
-    with client.responses.stream(model="any", input="hello", **asked, temperature=0, extra_body=TOGETHER) as stream:
+    with caller.responses.stream(model="any", input="hello", **asked, temperature=0, extra_body=TOGETHER) as stream:
         snapshots = [event.snapshot for event in stream if event.type == "response.function_call_arguments.delta"]
         assert stream.get_final_response().output[0].arguments == snapshots[-1] == told[-2].item.arguments
 
@@ -192,79 +186,79 @@ def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]},
     ],
 )
-def test_a_choice_narrows_the_tools(client: openai.OpenAI, choice: dict[str, Any]) -> None:
-    (call,) = ask(client, **{**CALL, "tool_choice": choice}).output
+def test_a_choice_narrows_the_tools(caller: openai.OpenAI, choice: dict[str, Any]) -> None:
+    (call,) = ask(caller, **{**CALL, "tool_choice": choice}).output
     assert (call.name, json.loads(call.arguments)) == ("get_time", {})
 
 
-def test_the_oldest_turns_make_room_for_the_answer(client: openai.OpenAI) -> None:
+def test_the_oldest_turns_make_room_for_the_answer(caller: openai.OpenAI) -> None:
     rounds = [{"role": role, "content": f"{number} {'hello ' * 50}"} for number in range(12) for role in ROLES]
     turns = [{"role": "system", "content": "be brief"}, *rounds, {"role": "user", "content": "and now?"}]
     with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
-        ask(client, input=turns)
+        ask(caller, input=turns)
     lengths = [
-        client.responses.input_tokens.count(model="any", input=[turns[0], *turns[first:]]).input_tokens
+        caller.responses.input_tokens.count(model="any", input=[turns[0], *turns[first:]]).input_tokens
         for first in range(len(turns) - 1, 12, -2)
     ]
     for options, most in (({"max_output_tokens": 100}, 1946), ({"max_output_tokens": 1000}, 1046)):
-        cut = ask(client, input=turns, truncation="auto", **options)
+        cut = ask(caller, input=turns, truncation="auto", **options)
         assert cut.usage.input_tokens == max(length for length in lengths if length <= most)
         assert (cut.truncation, cut.usage.output_tokens) == ("auto", options["max_output_tokens"])
-    assert len(list(client.responses.input_items.list(cut.id, limit=100))) == len(turns)
+    assert len(list(caller.responses.input_items.list(cut.id, limit=100))) == len(turns)
     with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
-        ask(client, input="hello " * 2000, truncation="auto")
+        ask(caller, input="hello " * 2000, truncation="auto")
 
 
-def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
+def test_input_items_come_in_pages(caller: openai.OpenAI) -> None:
     turns = [{"role": "user", "content": str(number)} for number in range(5)]
-    response = ask(client, input=turns, max_output_tokens=1)
-    pages = client.responses.input_items.list(response.id, limit=2, order="asc")
+    response = ask(caller, input=turns, max_output_tokens=1)
+    pages = caller.responses.input_items.list(response.id, limit=2, order="asc")
     assert [item.content[0].text for item in pages] == list("01234")
     assert {item.content[0].type for item in pages} == {"input_text"}
     assert len(pages.data) == 2
     ids = [item.id for item in pages]
-    again = ask(client, input=[{"type": "item_reference", "id": ids[0]}] * 3, max_output_tokens=1)
-    assert len({item.id for item in client.responses.input_items.list(again.id, limit=1)}) == 3
+    again = ask(caller, input=[{"type": "item_reference", "id": ids[0]}] * 3, max_output_tokens=1)
+    assert len({item.id for item in caller.responses.input_items.list(again.id, limit=1)}) == 3
     with pytest.raises(openai.BadRequestError, match="to begin after"):
-        client.responses.input_items.list(again.id, after=ids[1])
-    assert [item.content[0].text for item in client.responses.input_items.list(response.id)] == list("43210")
+        caller.responses.input_items.list(again.id, after=ids[1])
+    assert [item.content[0].text for item in caller.responses.input_items.list(response.id)] == list("43210")
 
 
-def test_a_route_that_there_is_not_is_not_found(client: openai.OpenAI) -> None:
+def test_a_route_that_there_is_not_is_not_found(caller: openai.OpenAI) -> None:
     """So that clients which try it first go on without it."""
     with pytest.raises(openai.NotFoundError, match="no route POST /v1/responses/compact"):
-        client.post("/responses/compact", body={"input": "hello"}, cast_to=object)
+        caller.post("/responses/compact", body={"input": "hello"}, cast_to=object)
 
 
-def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
-    response = ask(client, store=False)
+def test_what_is_not_stored_is_not_there(caller: openai.OpenAI) -> None:
+    response = ask(caller, store=False)
     with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(response.id)
-    kept = ask(client)
-    client.responses.delete(kept.id)
+        caller.responses.retrieve(response.id)
+    kept = ask(caller)
+    caller.responses.delete(kept.id)
     with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(kept.id)
+        caller.responses.retrieve(kept.id)
 
 
-def test_a_response_in_background_is_followed_by_anybody(client: openai.OpenAI) -> None:
-    begun = client.responses.create(background=True, **LONG | {"max_output_tokens": 1900})
+def test_a_response_in_background_is_followed_by_anybody(caller: openai.OpenAI) -> None:
+    begun = caller.responses.create(background=True, **LONG | {"max_output_tokens": 1900})
     assert begun.status in ("queued", "in_progress")
-    with client.responses.retrieve(begun.id, stream=True) as stream:
+    with caller.responses.retrieve(begun.id, stream=True) as stream:
         first = list(itertools.islice(stream, 5))  # there are more, however few deltas all of the text comes in
-    rest = list(client.responses.retrieve(begun.id, stream=True, starting_after=first[-1].sequence_number))
+    rest = list(caller.responses.retrieve(begun.id, stream=True, starting_after=first[-1].sequence_number))
     assert [event.sequence_number for event in first + rest] == list(range(len(first + rest)))
-    response = client.responses.retrieve(begun.id)
+    response = caller.responses.retrieve(begun.id)
     assert rest[-1].response == response
     told = "".join(event.delta for event in first + rest if event.type == "response.output_text.delta")
     assert (told, response.usage.output_tokens) == (response.output_text, 1900)
     with pytest.raises(openai.BadRequestError, match="`include_obfuscation` is not supported"):
-        client.responses.retrieve(begun.id, stream=True, include_obfuscation=True)
+        caller.responses.retrieve(begun.id, stream=True, include_obfuscation=True)
 
 
-def ended(client: openai.OpenAI, id: str) -> Any:
+def ended(caller: openai.OpenAI, id: str) -> Any:
     """The response once it is over."""
-    wait_for(lambda: client.responses.retrieve(id).completed_at or client.responses.retrieve(id).error, "it is over")
-    return client.responses.retrieve(id)
+    wait_for(lambda: caller.responses.retrieve(id).completed_at or caller.responses.retrieve(id).error, "it is over")
+    return caller.responses.retrieve(id)
 
 
 @pytest.mark.parametrize(
@@ -276,12 +270,12 @@ def ended(client: openai.OpenAI, id: str) -> Any:
     ],
 )
 def test_a_request_in_background_that_is_at_fault_fails_so(
-    client: openai.OpenAI, asked: dict[str, Any], code: str, words: str
+    caller: openai.OpenAI, asked: dict[str, Any], code: str, words: str
 ) -> None:
-    response = ended(client, client.responses.create(model="any", background=True, **asked).id)
+    response = ended(caller, caller.responses.create(model="any", background=True, **asked).id)
     assert (response.status, response.error.code) == ("failed", code)
     assert words in response.error.message
-    *_, last = client.responses.retrieve(response.id, stream=True)
+    *_, last = caller.responses.retrieve(response.id, stream=True)
     assert (last.type, last.response.error) == ("response.failed", response.error)
 
 
@@ -317,16 +311,16 @@ def test_who_leaves_another_ends_it(patient: openai.OpenAI) -> None:
     ],
 )
 def test_refusals_say_what_is_wrong(
-    client: openai.OpenAI, options: dict[str, Any], words: str, field: str, stream: bool
+    caller: openai.OpenAI, options: dict[str, Any], words: str, field: str, stream: bool
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=words) as refusal:
-        ask(client, stream=stream, **options)
+        ask(caller, stream=stream, **options)
     assert refusal.value.param == field
 
 
-def test_what_is_counted_is_refused_as_the_caller_wrote_it(client: openai.OpenAI) -> None:
+def test_what_is_counted_is_refused_as_the_caller_wrote_it(caller: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="maximum context length is 2048 tokens") as refusal:
-        client.responses.input_tokens.count(model="any", input="hello " * 50_000)
+        caller.responses.input_tokens.count(model="any", input="hello " * 50_000)
     assert (refusal.value.param, refusal.value.code) == ("input", "context_length_exceeded")
 
 
@@ -339,6 +333,6 @@ def test_what_is_counted_is_refused_as_the_caller_wrote_it(client: openai.OpenAI
         lambda responses: responses.input_items.list("resp_0"),
     ],
 )
-def test_an_unknown_response_is_not_found(client: openai.OpenAI, call: Callable[[Any], object]) -> None:
+def test_an_unknown_response_is_not_found(caller: openai.OpenAI, call: Callable[[Any], object]) -> None:
     with pytest.raises(openai.NotFoundError, match="resp_0"):
-        call(client.responses)
+        call(caller.responses)

@@ -22,6 +22,7 @@ from nbgen.server import tensor_engine
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
 from tests.conftest import PATIENCE, wait_for
+from tests.server.conftest import until
 from tests.server.triton import ECHO_SOURCE
 
 #: A module that is made once its gate, which it puts there, is taken away.
@@ -78,6 +79,22 @@ async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: Tenso
         await lost
 
 
+async def test_a_process_that_has_halted_is_ended(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in which foreign code keeps Python's lock: nobody in it can say who is late."""
+    monkeypatch.setattr(tensor_engine, "HALT_SECONDS", 0.5)
+    config = EngineConfig(device="cpu", threads=1, queue_seconds=0.5, run_seconds=0.5)
+    engine = TensorEngine(config, logging.getLogger("test"))
+    await load(engine, repository)
+    assert engine._process
+    psutil.Process(engine._process.pid).suspend()
+    ones = Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(np.ones(3, np.float32)).cast("B"))
+    with pytest.raises(EngineStopped, match=r"did not answer for 1\.5 seconds"):
+        await asyncio.wait_for(engine.infer("echo", [ones], ["Y"]), PATIENCE)
+    await until(lambda: engine.generation == 2)
+    assert await load(engine, repository) == "cpu"
+    await engine.close()
+
+
 async def test_a_process_that_is_just_being_started_ends_with_the_others(repository: Path) -> None:
     engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
     loading = asyncio.create_task(load(engine, repository))
@@ -107,6 +124,25 @@ async def test_a_model_that_is_unloaded_while_it_loads_is_not_there(engine: Tens
     assert (model.loaded, model.state) == (False, "UNAVAILABLE")
     await asyncio.wait_for(model.load(), PATIENCE)
     assert (model.loaded, model.state) == (True, "READY")
+
+
+async def test_who_waits_while_the_interface_changes_is_told(engine: TensorEngine, repository: Path) -> None:
+    """The request was checked against another one than the module now has."""
+    entry = echo(repository)
+    model = TensorModel(entry, engine)
+    await asyncio.wait_for(model.load(), PATIENCE)
+    assert entry.spec
+    other = msgspec.structs.replace(entry.spec.outputs[0], name="Z")
+    model.configure(entry._replace(spec=msgspec.structs.replace(entry.spec, outputs=(other,))))
+    loading = asyncio.create_task(model.load())
+    await asyncio.sleep(0)
+    assert model.is_loading
+    ones = Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(np.ones(3, np.float32)).cast("B"))
+    with pytest.raises(Unavailable, match="another interface"):
+        await asyncio.wait_for(anext(model.responses(Inference(inputs={"X": ones}))), PATIENCE)
+    await loading
+    answer = await asyncio.wait_for(anext(model.responses(Inference(inputs={"X": ones}))), PATIENCE)
+    assert [output.name for output in answer.outputs] == ["Z"]
 
 
 async def test_a_module_that_loads_for_ever_holds_up_no_other(

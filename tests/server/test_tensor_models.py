@@ -316,6 +316,16 @@ def test_unload_and_load_by_name(jupyter: Server) -> None:
         np.testing.assert_array_equal(found.infer("echo", [tensor("X", array)]).as_numpy("Y"), array)
 
 
+def test_who_waits_for_a_module_that_is_loaded_anew_is_answered(server: Server) -> None:
+    """As Triton, by what they have asked; what comes later is the new one's."""
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(post, server, "slow", json.dumps(slow(5))) for _ in range(3)]
+        wait_for(lambda: pending(server, "slow") == 3, "all are there")
+        server.http.post("v2/repository/models/slow/load", json={}).raise_for_status()
+        assert post(server, "slow", json.dumps(slow(1))).status_code == 200
+        assert [answer.result().status_code for answer in asked] == [200] * 3
+
+
 def test_a_caller_who_leaves_takes_their_request_along(server: Server) -> None:
     assert post(server, "slow", json.dumps(slow(1))).status_code == 200
     before = counts(server, "slow")["inference_stats"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,16 +29,10 @@ TOOLS = [
 FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
 
 
-@pytest.fixture(scope="module")
-def client(calling_server: Server) -> Iterator[openai.OpenAI]:
-    with calling_server.openai() as client:
-        yield client
-
-
-def ask(client: openai.OpenAI, messages: list[Any] = ASK, **options: Any) -> Any:
+def ask(caller: openai.OpenAI, messages: list[Any] = ASK, **options: Any) -> Any:
     """A random model thinks without end where it may: only those who want thoughts apart make room for them."""
     asked = {"model": "any", "messages": messages, "max_tokens": 1200, "extra_body": {"separate_reasoning": False}}
-    return client.chat.completions.create(**{**asked, **options})
+    return caller.chat.completions.create(**{**asked, **options})
 
 
 def checked(call: Any) -> None:
@@ -50,24 +43,24 @@ def checked(call: Any) -> None:
     jsonschema.validate(json.loads(call.function.arguments), schema)
 
 
-def test_a_required_call_comes(client: openai.OpenAI) -> None:
-    choice = ask(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0]
+def test_a_required_call_comes(caller: openai.OpenAI) -> None:
+    choice = ask(caller, tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
     (call,) = choice.message.tool_calls
     checked(call)
 
 
-def test_the_named_function_is_called_once(client: openai.OpenAI) -> None:
+def test_the_named_function_is_called_once(caller: openai.OpenAI) -> None:
     chosen = {"type": "function", "function": {"name": "get_time"}}
-    for choice in ask(client, tools=TOOLS, tool_choice=chosen, n=3).choices:
+    for choice in ask(caller, tools=TOOLS, tool_choice=chosen, n=3).choices:
         (call,) = choice.message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)) == ("get_time", {})
 
 
-def test_functions_need_no_type(client: openai.OpenAI) -> None:
+def test_functions_need_no_type(caller: openai.OpenAI) -> None:
     tools = [{"function": tool["function"]} for tool in TOOLS]
-    (call,) = ask(client, tools=tools, tool_choice={"function": {"name": "get_time"}}).choices[0].message.tool_calls
+    (call,) = ask(caller, tools=tools, tool_choice={"function": {"name": "get_time"}}).choices[0].message.tool_calls
     assert (call.type, call.function.name) == ("function", "get_time")
 
 
@@ -92,21 +85,21 @@ def function(name: str, kind: type[BaseModel], **options: Any) -> dict[str, Any]
     return {"type": "function", "function": {"name": name, "parameters": kind.model_json_schema(), **options}}
 
 
-def test_a_function_of_ordinary_types_can_be_required(client: openai.OpenAI) -> None:
+def test_a_function_of_ordinary_types_can_be_required(caller: openai.OpenAI) -> None:
     chosen = {"type": "function", "function": {"name": "order"}}
     for choice in ("required", chosen):
         asked = {"tools": [function("order", Order)], "tool_choice": choice, "parallel_tool_calls": False}
-        (call,) = ask(client, **asked).choices[0].message.tool_calls
+        (call,) = ask(caller, **asked).choices[0].message.tool_calls
         assert json.loads(call.function.arguments).keys() == {"labels", "amount"}
     for kind, strict in ((Link, True), (Address, False)):
         tools = [function("open", kind, strict=strict)]
-        assert ask(client, tools=tools, tool_choice="required", max_tokens=9).choices
+        assert ask(caller, tools=tools, tool_choice="required", max_tokens=9).choices
     for more in ({"tool_choice": "required"}, {"response_format": FORMAT}):
         words = (
             "^Error code: 400.*the parameters of the strict function 'open' cannot be enforced: format and maxLength"
         )
         with pytest.raises(openai.BadRequestError, match=words) as refused:
-            ask(client, tools=[*TOOLS, function("open", Address, strict=True)], **more)
+            ask(caller, tools=[*TOOLS, function("open", Address, strict=True)], **more)
         assert refused.value.param == "tools"
 
 
@@ -118,10 +111,10 @@ def arguments_of(calls: list[Any], number: int) -> str:
     return "".join(call.function.arguments for call in calls if call.index == number)
 
 
-def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> None:
+def test_a_stream_brings_each_call_with_its_number(caller: openai.OpenAI) -> None:
     asked = {"tools": TOOLS, "tool_choice": "required", "seed": 3, "temperature": 1.0, "logprobs": True}
-    whole = ask(client, **asked).choices[0]
-    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **asked))
+    whole = ask(caller, **asked).choices[0]
+    chunks = list(ask(caller, stream=True, stream_options={"include_usage": True}, **asked))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     calls = [call for delta in deltas for call in delta.tool_calls or ()]
     numbers = [call.index for call in calls if call.id]
@@ -141,15 +134,15 @@ def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> Non
 WEATHER = {"type": "function", "function": {"name": "get_weather"}}
 
 
-def test_the_clients_own_stream_has_arguments_that_grow(client: openai.OpenAI) -> None:
+def test_the_clients_own_stream_has_arguments_that_grow(caller: openai.OpenAI) -> None:
     tools = [openai.pydantic_function_tool(Letter)]
     asked = {"model": "any", "messages": ASK, "tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
     asked |= {"max_tokens": 1200, "n": 2, "seed": 1, "extra_body": {"separate_reasoning": False}}
-    with client.chat.completions.stream(**asked) as stream:
+    with caller.chat.completions.stream(**asked) as stream:
         deltas = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
         choices = stream.get_final_completion().choices
     assert len(deltas) > len(choices), "what has come by the time that a busy machine looks is one event"
-    whole = client.chat.completions.parse(**asked).choices
+    whole = caller.chat.completions.parse(**asked).choices
     for streamed, choice in zip(choices, whole, strict=True):
         (call,), (same,) = streamed.message.tool_calls, choice.message.tool_calls
         assert call.function.arguments == same.function.arguments
@@ -157,26 +150,26 @@ def test_the_clients_own_stream_has_arguments_that_grow(client: openai.OpenAI) -
         assert streamed.finish_reason == "tool_calls"
 
 
-def test_a_stop_string_in_a_call_cuts_it(client: openai.OpenAI) -> None:
+def test_a_stop_string_in_a_call_cuts_it(caller: openai.OpenAI) -> None:
     asked = {"tools": TOOLS, "tool_choice": WEATHER, "stop": ["days"], "seed": 1}
-    (choice,) = ask(client, **asked).choices
+    (choice,) = ask(caller, **asked).choices
     (call,) = choice.message.tool_calls
     assert (choice.finish_reason, choice.message.content) == ("stop", None)
     assert (*call.function.arguments.split('"')[1::2], "days") == ("city", "Rom", "", "days")
-    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    chunks = [chunk.choices[0] for chunk in ask(caller, stream=True, **asked)]
     told = [each for chunk in chunks for each in chunk.delta.tool_calls or ()]
     assert (arguments_of(told, 0), chunks[-1].finish_reason) == (call.function.arguments, "stop")
 
 
 @pytest.mark.parametrize(("tokens", "begun"), [(5, False), (25, False), (60, True)])
-def test_a_call_that_is_cut_is_told_as_far_as_it_goes(client: openai.OpenAI, tokens: int, begun: bool) -> None:
+def test_a_call_that_is_cut_is_told_as_far_as_it_goes(caller: openai.OpenAI, tokens: int, begun: bool) -> None:
     asked = {"tools": TOOLS, "tool_choice": WEATHER, "max_tokens": tokens, "seed": 1}
-    (choice,) = ask(client, **asked).choices
+    (choice,) = ask(caller, **asked).choices
     calls = choice.message.tool_calls or []
     assert (choice.finish_reason, choice.message.content) == ("length", None if begun else "")
     assert [call.function.name for call in calls] == ["get_weather"] * begun
     assert all(call.function.arguments.startswith("{") for call in calls)
-    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    chunks = [chunk.choices[0] for chunk in ask(caller, stream=True, **asked)]
     assert not any(chunk.delta.content for chunk in chunks)
     told = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
     assert arguments_of(told, 0) == "".join(call.function.arguments for call in calls)
@@ -192,35 +185,35 @@ def test_a_run_has_nothing_to_call_where_the_arguments_are_cut(calling_server: S
     assert not any(delta["text"] or "tool_calls" in delta for delta in deltas)
 
 
-def test_a_function_that_was_not_offered_is_no_call(client: openai.OpenAI, calling_model: Path) -> None:
+def test_a_function_that_was_not_offered_is_no_call(caller: openai.OpenAI, calling_model: Path) -> None:
     wanted = '{"name": "get_other", "arguments": {}}'
     (other,) = AutoTokenizer.from_pretrained(calling_model).encode("o")
     form = {"regex": f"<tool_call>\n{re.escape(wanted)}\n</tool_call>", "separate_reasoning": False}
     asked = {"tools": TOOLS, "logit_bias": {str(other): 100}, "extra_body": form}
-    (choice,) = ask(client, **asked).choices
+    (choice,) = ask(caller, **asked).choices
     assert (choice.finish_reason, choice.message.tool_calls, choice.message.content) == ("stop", None, wanted)
-    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    chunks = [chunk.choices[0] for chunk in ask(caller, stream=True, **asked)]
     assert not any(chunk.delta.tool_calls for chunk in chunks)
     assert "".join(chunk.delta.content or "" for chunk in chunks) == wanted
 
 
-def test_a_call_that_no_grammar_sees_to_comes_whole(client: openai.OpenAI) -> None:
+def test_a_call_that_no_grammar_sees_to_comes_whole(caller: openai.OpenAI) -> None:
     form = {"regex": r'<tool_call>\{"name": "get_time", "arguments": \{\}\}</tool_call>', "separate_reasoning": False}
     asked = {"tools": TOOLS[1:], "max_tokens": 1500, "temperature": 0, "extra_body": form}
-    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    chunks = [chunk.choices[0] for chunk in ask(caller, stream=True, **asked)]
     calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
     assert calls
     assert all((call.id, call.type, json.loads(call.function.arguments)) == (call.id, "function", {}) for call in calls)
 
 
-def test_results_go_back_through_the_template(client: openai.OpenAI) -> None:
-    said = ask(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0].message
+def test_results_go_back_through_the_template(caller: openai.OpenAI) -> None:
+    said = ask(caller, tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0].message
     result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": [{"type": "text", "text": "sunny"}]}
     turns = [*ASK, said.model_dump(exclude_none=True), result]
-    answer = ask(client, turns, tools=TOOLS, max_tokens=5)
-    tokens = client.post("/tokenize", body={"messages": turns, "tools": TOOLS}, cast_to=object)["tokens"]
+    answer = ask(caller, turns, tools=TOOLS, max_tokens=5)
+    tokens = caller.post("/tokenize", body={"messages": turns, "tools": TOOLS}, cast_to=object)["tokens"]
     assert answer.usage.prompt_tokens == len(tokens)
-    text = client.post("/detokenize", body={"tokens": tokens, "skip_special_tokens": False}, cast_to=object)["text"]
+    text = caller.post("/detokenize", body={"tokens": tokens, "skip_special_tokens": False}, cast_to=object)["text"]
     call = said.tool_calls[0].function
     arguments = json.dumps(json.loads(call.arguments))
     assert f'<tool_call>\n{{"name": "{call.name}", "arguments": {arguments}}}\n</tool_call>' in text
@@ -228,51 +221,51 @@ def test_results_go_back_through_the_template(client: openai.OpenAI) -> None:
     assert "strict" not in text
 
 
-def test_tools_that_are_not_to_be_seen_are_not(client: openai.OpenAI) -> None:
+def test_tools_that_are_not_to_be_seen_are_not(caller: openai.OpenAI) -> None:
     seen, unseen, none = (
-        ask(client, max_tokens=1, **options).usage.prompt_tokens
+        ask(caller, max_tokens=1, **options).usage.prompt_tokens
         for options in ({"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}, {})
     )
     assert seen > unseen == none
 
 
-def test_thoughts_come_apart(client: openai.OpenAI, calling_model: Path) -> None:
+def test_thoughts_come_apart(caller: openai.OpenAI, calling_model: Path) -> None:
     end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
-    answer = ask(client, max_tokens=9, temperature=0, extra_body=opened)
+    answer = ask(caller, max_tokens=9, temperature=0, extra_body=opened)
     assert answer.usage.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens == 9
     only = answer.choices[0].message
     assert not only.content
     assert only.reasoning_content
-    together = ask(client, max_tokens=9, temperature=0, extra_body={**opened, "separate_reasoning": False})
+    together = ask(caller, max_tokens=9, temperature=0, extra_body={**opened, "separate_reasoning": False})
     assert together.choices[0].message.content.strip() == only.reasoning_content
     assert together.choices[0].message.reasoning_content is None
-    chunks = ask(client, max_tokens=9, temperature=0, extra_body=opened, stream=True)
+    chunks = ask(caller, max_tokens=9, temperature=0, extra_body=opened, stream=True)
     pieces = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(getattr(piece, "reasoning_content", None) or "" for piece in pieces) == only.reasoning_content
-    over = ask(client, logit_bias={str(end): 100}, max_tokens=3, extra_body=opened).choices[0].message
+    over = ask(caller, logit_bias={str(end): 100}, max_tokens=3, extra_body=opened).choices[0].message
     assert over.content == "</think></think>"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_text_has_none_of_its_stop_strings(
-    calling_server: Server, client: openai.OpenAI, calling_model: Path, stream: bool
+    calling_server: Server, caller: openai.OpenAI, calling_model: Path, stream: bool
 ) -> None:
     end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
     asked = {"logit_bias": {str(end): 100}, "stop": ["k", "h"]}
-    answer = ask(client, stream=stream, **asked)
+    answer = ask(caller, stream=stream, **asked)
     choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
     assert "".join((c.delta if stream else c.message).content or "" for c in choices) == "</t"
-    assert client.completions.create(model="any", prompt="a", **asked).choices[0].text == "</t"
+    assert caller.completions.create(model="any", prompt="a", **asked).choices[0].text == "</t"
     body = {"text": "a", "sampling_params": {**asked, "max_new_tokens": 9}}
     assert calling_server.http.post("generate", json=body).json()["text"] == "</thin", "SGLang's is the list's order"
 
 
-def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, calling_model: Path) -> None:
+def test_an_answer_of_a_form_may_follow_a_thought(caller: openai.OpenAI, calling_model: Path) -> None:
     end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}}
     for more in ({}, {"tools": TOOLS, "parallel_tool_calls": False}):
-        said = ask(client, response_format=FORMAT, logit_bias={str(end): 100}, extra_body=opened, **more).choices[0]
+        said = ask(caller, response_format=FORMAT, logit_bias={str(end): 100}, extra_body=opened, **more).choices[0]
         assert said.message.reasoning_content is None
         if said.message.content:
             jsonschema.validate(json.loads(said.message.content), CITY)
@@ -314,16 +307,16 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
                                     ({"type": "object", "required": [["a"]]}, r"`required\[0\]` cannot be so"))),
     ],
 )  # fmt: skip
-def test_refusals_say_what_is_wrong(client: openai.OpenAI, options: dict[str, Any], words: str, stream: bool) -> None:
+def test_refusals_say_what_is_wrong(caller: openai.OpenAI, options: dict[str, Any], words: str, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError, match=words):
-        ask(client, stream=stream, **options)
+        ask(caller, stream=stream, **options)
 
 
 @pytest.mark.parametrize("parameters", [{"$ref": "#", "type": "object"}, {"properties": 5}, {"format": ["x"]}])
-def test_parameters_that_cannot_be_enforced_are_any(client: openai.OpenAI, parameters: dict[str, Any]) -> None:
+def test_parameters_that_cannot_be_enforced_are_any(caller: openai.OpenAI, parameters: dict[str, Any]) -> None:
     odd = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
     chosen = {"type": "function", "function": {"name": "odd"}}
-    (call,) = ask(client, tools=[*TOOLS, odd], tool_choice=chosen, max_tokens=60).choices[0].message.tool_calls
+    (call,) = ask(caller, tools=[*TOOLS, odd], tool_choice=chosen, max_tokens=60).choices[0].message.tool_calls
     assert (call.function.name, call.function.arguments[:1]) == ("odd", "{")
 
 
