@@ -28,19 +28,19 @@ class EmbeddingModel:
         folder = checkpoint.find(config.model, report)
         self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
         self._dense = dense_modules.read(folder, said.dense, config.model)
+        #: Whether it reads texts in small letters.
+        self.lowers = embedding_checkpoint.reading(folder, config.model).lowers
         loaded = loader.load_embedding(config, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.device = next(self._model.parameters()).device
         names = inspect.signature(self._model.forward).parameters
         self._takes = {"attention_mask", "token_type_ids"} & names.keys()
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
-        pad = loaded.tokenizer.pretrained.pad_token_id
-        self._pad = 0 if pad is None else pad
-        if self.classifies:
-            self._model.config.get_text_config().pad_token_id = self._pad  # which tells it where a text ends
+        self._text = self._model.config.get_text_config()
+        self._pad = getattr(self._text, "pad_token_id", None)
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
-        width = dense_modules.width(self._dense, self._model.config.get_text_config().hidden_size, config.model)
+        width = dense_modules.width(self._dense, self._text.hidden_size, config.model)
         self._dense.to(self.device)
         self.model = loaded.info(
             config.model,
@@ -78,9 +78,17 @@ class EmbeddingModel:
         mask = (torch.arange(width) < lengths[:, None]).long().to(self.device)
         more = {"attention_mask": mask, **({"token_type_ids": self._padded(types, width, 0)} if any(types) else {})}
         taken = {name: value for name, value in more.items() if name in self._takes}
-        made = self._model(input_ids=self._padded(prompts, width, self._pad), **taken, **self._keeps_cache)
+        pad = self._text.pad_token_id = self._pad_of(prompts)
+        made = self._model(input_ids=self._padded(prompts, width, pad), **taken, **self._keeps_cache)
         states = made.logits if self.classifies else made.last_hidden_state
         return states.float(), mask, lengths.to(self.device)
+
+    def _pad_of(self, prompts: list[list[int]]) -> int:
+        """The model's own, or one that no prompt ends with: it is how some that classify find where a text ends."""
+        if self._pad is not None and 0 <= self._pad < self._text.vocab_size:
+            return self._pad
+        ends = {ids[-1] for ids in prompts}
+        return next(token for token in range(len(prompts) + 1) if token not in ends)
 
     def _padded(self, rows: list[list[int]], width: int, pad: int) -> torch.Tensor:
         return torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=self.device)

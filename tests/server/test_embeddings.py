@@ -222,6 +222,16 @@ def test_what_is_refused(served: Served) -> None:
     refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")
 
 
+def test_how_texts_are_read_stands_in_a_file_of_any_architecture_s_name(changing: Server, tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", case := CASES["bert-mean"])
+    told = {"max_seq_length": 60, "do_lower_case": True}
+    (folder / "sentence_roberta_config.json").write_text(json.dumps(told))
+    http = changing.serving(folder).http
+    answer = http.post("v1/embeddings", json={"input": [text.upper() for text in TEXTS]})
+    np.testing.assert_allclose([each["embedding"] for each in answer.json()["data"]], vectors(folder, case), atol=1e-4)
+    refused(http.post("v1/embeddings", json={"input": "x" * 61}), "maximum context length is 60 tokens")
+
+
 def test_a_model_that_embeds_nothing_is_refused_at_load(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     save_tokenizer(tmp_path)

@@ -187,6 +187,18 @@ def test_one_that_looks_back_finds_the_end_of_each_document(tmp_path: Path, temp
     model.close()
 
 
+def test_a_text_may_end_with_any_token_where_the_model_knows_none_of_padding(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "model", "qwen3", None, num_key_value_heads=2, head_dim=16).folder
+    reference = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    model = EmbeddingModel(EngineConfig(model=str(folder), dtype="float32"), lambda *_: None)
+    texts = [[9, 8, 7, last] for last in range(6)]
+    with torch.inference_mode():
+        expected = torch.cat([reference(torch.tensor([ids])).logits for ids in texts])
+    np.testing.assert_allclose(torch.cat([model.encode([ids]) for ids in texts]), expected, atol=1e-4)
+    np.testing.assert_allclose(model.encode([*texts, [5] * 9])[:-1], expected, atol=1e-4)
+    model.close()
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
