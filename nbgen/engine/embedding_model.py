@@ -17,6 +17,8 @@ from nbgen.errors import ModelError
 PROBE = (5, 6)
 #: Of a state: what the order of sums changes in it.
 NOISE = 0.02
+#: What transformers calls it that a text may be of several classes.
+MANY = "multi_label_classification"
 
 
 class EmbeddingModel:
@@ -38,6 +40,10 @@ class EmbeddingModel:
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
         self._text = self._model.config.get_text_config()
         self._pad = getattr(self._text, "pad_token_id", None)
+        labels = _labels(self._model.config) if self.classifies else []
+        overlap = said.mode == "chances" or getattr(self._model.config, "problem_type", None) == MANY
+        if labels:
+            self.pooling = said = said._replace(mode="scores")  # which whoever asks for chances is told as such
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
         width = dense_modules.width(self._dense, self._text.hidden_size, config.model)
@@ -51,7 +57,8 @@ class EmbeddingModel:
             caches_prefixes=False,
             hidden_size=width,
             is_embedding=True,
-            labels=_labels(self._model.config) if self.pooling.mode == "scores" else [],
+            labels=labels,
+            labels_overlap=bool(labels) and overlap,
         )
 
     @property

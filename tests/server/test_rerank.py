@@ -228,3 +228,20 @@ def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server
         assert (item["index"], item["label"], item["num_classes"]) == (index, names[int(chances.argmax())], 3)
         np.testing.assert_allclose(item["probs"], chances.numpy(), rtol=1e-5)
     assert told["usage"]["prompt_tokens"] == sum(map(len, DOCUMENTS))
+
+
+@pytest.mark.parametrize(
+    "said", [{"problem_type": "multi_label_classification"}, {"sentence_transformers": SIGMOID}], ids=["own", "bent"]
+)
+def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
+    several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)
+    edit(several.folder / "config.json", **said)
+    http = changing.serving(several.folder).http
+    scores = [item["embedding"] for item in http.post("classify", json={"text": DOCUMENTS}).json()]
+    reference = AutoModelForSequenceClassification.from_pretrained(several.folder, dtype=torch.float32).eval()
+    inputs = [AutoTokenizer.from_pretrained(several.folder)(each, return_tensors="pt") for each in DOCUMENTS]
+    with torch.inference_mode():
+        expected = torch.cat([reference(**each).logits for each in inputs])
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    told = http.post("v1/classify", json={"input": DOCUMENTS, "model": "m"}).json()
+    np.testing.assert_allclose([each["probs"] for each in told["data"]], expected.sigmoid(), atol=1e-4)
