@@ -46,6 +46,7 @@ class EmbeddingModel:
             self.pooling = said = said._replace(mode="scores")  # which whoever asks for chances is told as such
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
+        self._one_by_one = self._minds_padding()
         width = dense_modules.width(self._dense, self._text.hidden_size, config.model)
         self._dense.to(self.device)
         self.model = loaded.info(
@@ -69,8 +70,10 @@ class EmbeddingModel:
     @torch.inference_mode()
     def encode(self, prompts: list[list[int]], types: list[list[int]] | None = None) -> torch.Tensor:
         """Float32 vectors `[prompts, width]` of token ids, on the CPU; `types` says of which text each token is."""
-        states, mask, lengths = self._states(prompts, types or [])
-        vectors = self._dense(self._pool(states, mask, lengths))
+        types = types or [[] for _ in prompts]
+        if self._one_by_one and len(prompts) > 1:
+            return torch.cat([self.encode([ids], [of]) for ids, of in zip(prompts, types, strict=True)])
+        vectors = self._dense(self._pool(*self._states(prompts, types)))
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
 
     def _states(
@@ -109,6 +112,13 @@ class EmbeddingModel:
             raise ModelError(f"{name} makes no vectors of texts: its model does not run on token ids alone") from error
         before, after = states[:, 0]
         return bool((before - after).abs().max() > NOISE * before.abs().max())
+
+    @torch.inference_mode()
+    def _minds_padding(self) -> bool:
+        """Whether what a text becomes depends on a longer one beside it: a model may mix all places of a row."""
+        short, long = list(PROBE), list(PROBE) * 4
+        (alone,), (beside, _) = (self._pool(*self._states(texts, [])) for texts in ([short], [short, long]))
+        return bool((alone - beside).abs().max() > NOISE * alone.abs().max())
 
     def close(self) -> None:
         """Give the weights back."""

@@ -53,6 +53,8 @@ CASES = {
     "roberta-bare": Case("roberta", None),
     # As EmbeddingGemma, whose tokens see those behind them, and as LaBSE.
     "gemma3-dense": Case("gemma3_text", "mean_tokens", dense=((torch.nn.Identity(), 256), (torch.nn.Identity(), 48))),
+    # Which has no mask: a text's places and those of its padding are mixed alike.
+    "fnet-mean": Case("fnet", "mean_tokens"),
     "bert-dense": Case("bert", "cls_token", dense=((torch.nn.Tanh(), 64),)),
 }
 #: What an architecture has besides.
