@@ -130,20 +130,22 @@ class Sequence:
 
     @property
     def output_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt :]
+        """Its answer's tokens, with those that were given."""
+        return self.token_ids[self.answer_start :]
 
     @property
     def output_counts(self) -> TokenCounts:
         """How often each token of its answer came: counted as it grows, where somebody asks."""
-        self._counts.add(self.token_ids[self._answer_start + self._counts.total :])
+        self._counts.add(self.token_ids[self.answer_start + self._counts.total :])
         return self._counts
 
     def last_output(self, count: int) -> list[int]:
         """The last `count` tokens of its answer, or all that there are."""
-        return self.token_ids[max(self._answer_start, len(self.token_ids) - count) :]
+        return self.token_ids[max(self.answer_start, len(self.token_ids) - count) :]
 
     @property
-    def _answer_start(self) -> int:
+    def answer_start(self) -> int:
+        """Where its answer begins, with what is given of it."""
         return self.num_prompt - self.num_given
 
     def constrain(self, matcher: Matcher, *, knows_given: bool = True) -> None:
@@ -152,7 +154,7 @@ class Sequence:
         Raises InvalidRequest for given tokens that the grammar forbids.
         """
         self.matcher = matcher
-        for token_id in self.prompt_ids[self._answer_start :] if knows_given else ():
+        for token_id in self.prompt_ids[self.answer_start :] if knows_given else ():
             try:
                 matcher.accept(token_id)
             except GrammarError as error:
