@@ -65,8 +65,9 @@ class ModelInfo(Struct, frozen=True):
     routed_experts: int = 0
     #: Whether it makes vectors, not text.
     is_embedding: bool = False
-    #: Of one that tells classes apart, of which a text is one: what these are called.
+    #: Of one that tells classes apart: what these are called, and whether a text may be of several at once.
     labels: list[str] = msgspec.field(default_factory=list)
+    labels_overlap: bool = False
     #: Of a reranker, whose chat template asks whether a document answers a query: its tokens for yes and for no.
     verdicts: list[int] = msgspec.field(default_factory=list)
     #: What a prompt may hold besides text: of "image", "audio", "video".

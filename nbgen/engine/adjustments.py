@@ -22,7 +22,7 @@ def adjust(scores: torch.Tensor, sequences: list[Sequence], eos_ids: frozenset[i
     asking = [(row, sequence) for row, sequence in enumerate(sequences) if adjusts(sequence)]
     if not asking:
         return
-    _penalize(scores, [(row, s) for row, s in asking if _penalizes(s.params) and s.num_output])
+    _penalize(scores, [(row, s) for row, s in asking if _penalizes(s.params) and s.num_output + s.num_given])
     biases = [(row, token, bias) for row, s in asking for token, bias in s.params.logit_bias.items()]
     if biases:
         rows, ids, values = zip(*biases, strict=True)

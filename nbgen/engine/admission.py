@@ -93,10 +93,9 @@ class Admission:
         if request.truncate and media is None:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
         self._check(request, [*prompt, *request.prefix_ids], params)
-        if request.words is not None:
-            for name in ("bad_ids", "stop_ids"):
-                for word in getattr(request.words, name):
-                    self._check_ids(word, name)
+        for name in ("bad_ids", "stop_ids") if request.words else ():
+            for word in getattr(request.words, name):
+                self._check_ids(word, name)
         self._check_logprobs(request.logprobs, len(prompt))
         budget = self._budget(len(prompt) + len(request.prefix_ids), params)
         params = with_logprobs(request.logprobs, params, len(prompt), budget, request.batch)
@@ -149,6 +148,7 @@ class Admission:
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
             prefix_text="".join(map(detokenizer.append, request.prefix_ids)),  # before it is copied
+            num_given=len(request.prefix_ids),
             logprobs=request.logprobs,
             tensors=request.tensors,
             num_routed=(request.tensors and request.tensors.routed_experts) or 0,

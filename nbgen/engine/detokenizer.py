@@ -139,6 +139,13 @@ class StopStrings:
         self._since = 0
         self.matched: str | None = None
 
+    def begin(self, text: str) -> str:
+        """Take what comes before all other text, and ends nothing by itself; what of it may be shown."""
+        if self._regexes:
+            self._regexes.begin(text)
+        self._held = text
+        return self._take(len(text) - self._undecided())
+
     def find(self, ahead: str) -> str | None:
         """The stop that is whole with this text, which is not added, if nothing follows."""
         if not ahead:

@@ -46,6 +46,13 @@ class Pooling(NamedTuple):
     dense: tuple[str, ...] = ()
 
 
+class Reading(NamedTuple):
+    """The most tokens of a text, and whether its letters are made small first."""
+
+    longest: int | None
+    lowers: bool
+
+
 class Module(NamedTuple):
     """One of sentence-transformers': its kind, and the folder of its files in the model's."""
 
@@ -90,10 +97,11 @@ def pooling(folder: Path, name: str) -> Pooling:
     return Pooling(mode, "Normalize" in kinds or not kinds, dense)
 
 
-def longest(folder: Path, name: str) -> int | None:
-    """The most tokens of a text, where sentence-transformers' file says so."""
-    path = folder / "sentence_bert_config.json"
-    return read_json(path, name).get("max_seq_length") if path.is_file() else None
+def reading(folder: Path, name: str) -> Reading:
+    """How texts are read, where sentence-transformers says so, in a file that is named after some architecture."""
+    path = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
+    told = {} if path is None else read_json(path, name)
+    return Reading(told.get("max_seq_length"), told.get("do_lower_case") is True)
 
 
 def verdicts(folder: Path, name: str) -> list[int]:

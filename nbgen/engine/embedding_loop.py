@@ -153,7 +153,8 @@ class EmbeddingLoop:
         if (waiting := len(self._waiting)) >= self._max_waiting:
             raise Unavailable(f"the queue is full ({waiting} waiting)")
         model = self._model
-        text, context = request.text, model.model.context_length
+        context = model.model.context_length
+        text = request.text.lower() if request.text is not None and model.lowers else request.text
         types: list[int] = []
         if request.messages is not None:
             if not model.classifies:

@@ -17,6 +17,8 @@ from nbgen.errors import ModelError
 PROBE = (5, 6)
 #: Of a state: what the order of sums changes in it.
 NOISE = 0.02
+#: What transformers calls it that a text may be of several classes.
+MANY = "multi_label_classification"
 
 
 class EmbeddingModel:
@@ -28,19 +30,24 @@ class EmbeddingModel:
         folder = checkpoint.find(config.model, report)
         self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
         self._dense = dense_modules.read(folder, said.dense, config.model)
+        #: Whether it reads texts in small letters.
+        self.lowers = embedding_checkpoint.reading(folder, config.model).lowers
         loaded = loader.load_embedding(config, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.device = next(self._model.parameters()).device
         names = inspect.signature(self._model.forward).parameters
         self._takes = {"attention_mask", "token_type_ids"} & names.keys()
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
-        pad = loaded.tokenizer.pretrained.pad_token_id
-        self._pad = 0 if pad is None else pad
-        if self.classifies:
-            self._model.config.get_text_config().pad_token_id = self._pad  # which tells it where a text ends
+        self._text = self._model.config.get_text_config()
+        self._pad = getattr(self._text, "pad_token_id", None)
+        labels = _labels(self._model.config) if self.classifies else []
+        overlap = said.mode == "chances" or getattr(self._model.config, "problem_type", None) == MANY
+        if labels:
+            self.pooling = said = said._replace(mode="scores")  # which whoever asks for chances is told as such
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
-        width = dense_modules.width(self._dense, self._model.config.get_text_config().hidden_size, config.model)
+        self._one_by_one = self._minds_padding()
+        width = dense_modules.width(self._dense, self._text.hidden_size, config.model)
         self._dense.to(self.device)
         self.model = loaded.info(
             config.model,
@@ -51,7 +58,8 @@ class EmbeddingModel:
             caches_prefixes=False,
             hidden_size=width,
             is_embedding=True,
-            labels=_labels(self._model.config) if self.pooling.mode == "scores" else [],
+            labels=labels,
+            labels_overlap=bool(labels) and overlap,
         )
 
     @property
@@ -62,8 +70,10 @@ class EmbeddingModel:
     @torch.inference_mode()
     def encode(self, prompts: list[list[int]], types: list[list[int]] | None = None) -> torch.Tensor:
         """Float32 vectors `[prompts, width]` of token ids, on the CPU; `types` says of which text each token is."""
-        states, mask, lengths = self._states(prompts, types or [])
-        vectors = self._dense(self._pool(states, mask, lengths))
+        types = types or [[] for _ in prompts]
+        if self._one_by_one and len(prompts) > 1:
+            return torch.cat([self.encode([ids], [of]) for ids, of in zip(prompts, types, strict=True)])
+        vectors = self._dense(self._pool(*self._states(prompts, types)))
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
 
     def _states(
@@ -78,9 +88,17 @@ class EmbeddingModel:
         mask = (torch.arange(width) < lengths[:, None]).long().to(self.device)
         more = {"attention_mask": mask, **({"token_type_ids": self._padded(types, width, 0)} if any(types) else {})}
         taken = {name: value for name, value in more.items() if name in self._takes}
-        made = self._model(input_ids=self._padded(prompts, width, self._pad), **taken, **self._keeps_cache)
+        pad = self._text.pad_token_id = self._pad_of(prompts)
+        made = self._model(input_ids=self._padded(prompts, width, pad), **taken, **self._keeps_cache)
         states = made.logits if self.classifies else made.last_hidden_state
         return states.float(), mask, lengths.to(self.device)
+
+    def _pad_of(self, prompts: list[list[int]]) -> int:
+        """The model's own, or one that no prompt ends with: it is how some that classify find where a text ends."""
+        if self._pad is not None and 0 <= self._pad < self._text.vocab_size:
+            return self._pad
+        ends = {ids[-1] for ids in prompts}
+        return next(token for token in range(len(prompts) + 1) if token not in ends)
 
     def _padded(self, rows: list[list[int]], width: int, pad: int) -> torch.Tensor:
         return torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=self.device)
@@ -94,6 +112,13 @@ class EmbeddingModel:
             raise ModelError(f"{name} makes no vectors of texts: its model does not run on token ids alone") from error
         before, after = states[:, 0]
         return bool((before - after).abs().max() > NOISE * before.abs().max())
+
+    @torch.inference_mode()
+    def _minds_padding(self) -> bool:
+        """Whether what a text becomes depends on a longer one beside it: a model may mix all places of a row."""
+        short, long = list(PROBE), list(PROBE) * 4
+        (alone,), (beside, _) = (self._pool(*self._states(texts, [])) for texts in ([short], [short, long]))
+        return bool((alone - beside).abs().max() > NOISE * alone.abs().max())
 
     def close(self) -> None:
         """Give the weights back."""

@@ -148,7 +148,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     tokenizer = _tokenizer(folder, config.model)
     auto = AutoModelForSequenceClassification if embedding_checkpoint.classifies(folder) else AutoModel
     model, parameters = _model(source, config, _configuration(folder, config.model), auto, report)
-    said = embedding_checkpoint.longest(folder, config.model)
+    said = embedding_checkpoint.reading(folder, config.model).longest
     most = min(context_length(model.config, config), _positions(model))
     context = min(most, tokenizer.model_max_length, said or sys.maxsize)
     return LoadedModel(
@@ -315,9 +315,11 @@ def _computes_in(dtype: torch.dtype, on: torch.device) -> bool:
 def context_length(architecture: Any, config: EngineConfig) -> int:
     """Longest prompt plus answer, in tokens."""
     text = architecture.get_text_config()
-    stretched = (getattr(text, "rope_parameters", None) or {}).get("rope_type") == "linear"
-    names = (STRETCHED, *POSITIONS) if stretched else POSITIONS
+    told = getattr(text, "rope_parameters", None) or {}
+    names = (STRETCHED, *POSITIONS) if told.get("rope_type") == "linear" else POSITIONS
     own = next((found for name in names if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
+    if told.get("rope_type") == "yarn":  # as Qwen has its owners ask for it, who leave the first number as it is
+        own = max(own, int((told.get("original_max_position_embeddings") or 0) * (told.get("factor") or 1)))
     if own < 1:
         raise ModelError(f"config.json of {config.model} has room for {own} tokens: it must be 1 or more")
     if (wanted := config.context_length or own) > own:

@@ -135,7 +135,7 @@ class RequestView:
 
     @property
     def origin_input_ids(self) -> list[int]:
-        return list(self._sequence.prompt_ids)
+        return self._sequence.prompt_ids[: self._sequence.answer_start]
 
     @property
     def output_ids(self) -> list[int]:

@@ -232,7 +232,7 @@ class Loop:
         try:
             compiled = item.compiled.result()
             for sequence in item.sequences:
-                sequence.matcher = compiled.matcher()
+                sequence.constrain(compiled.matcher(), knows_given=item.option in LABELS)
         except NbgenError as error:
             field = item.option if error.field in LABELS else error.field
             label = LABELS.get(item.option, item.option)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.drafts import Drafts
-from nbgen.engine.grammar import Matcher
+from nbgen.engine.grammar import GrammarError, Matcher
 from nbgen.engine.prefix_cache import COMMON, Namespace, Node
 from nbgen.engine.token_counts import TokenCounts
+from nbgen.errors import InvalidRequest
 from nbgen.messages import FinishReason, GenerateOutput, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
@@ -62,6 +63,8 @@ class Sequence:
     #: The LoRA adapter (`adapter_folder.Adapter`) that it goes through, if any.
     adapter: Any = None
     prefix_text: str = ""
+    #: The prompt's last tokens that the answer begins with: given, and taken as if they had been sampled.
+    num_given: int = 0
     #: What finds the parts of its answer (`answer_parser.AnswerParser`), if that is more than text.
     parser: Any = None
     logprobs: LogprobOptions | None = None
@@ -104,6 +107,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
+        self.prefix_text = self.prefix_text and self.stop_strings.begin(self.prefix_text)
         self._counts = TokenCounts()
         #: What finds guesses at its next tokens.
         self.drafts = Drafts()
@@ -126,17 +130,35 @@ class Sequence:
 
     @property
     def output_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt :]
+        """Its answer's tokens, with those that were given."""
+        return self.token_ids[self.answer_start :]
 
     @property
     def output_counts(self) -> TokenCounts:
-        """How often each token of its output came: counted as it grows, where somebody asks."""
-        self._counts.add(self.token_ids[self.num_prompt + self._counts.total :])
+        """How often each token of its answer came: counted as it grows, where somebody asks."""
+        self._counts.add(self.token_ids[self.answer_start + self._counts.total :])
         return self._counts
 
     def last_output(self, count: int) -> list[int]:
-        """The last `count` tokens of its output, or all that there are."""
-        return self.token_ids[max(self.num_prompt, len(self.token_ids) - count) :]
+        """The last `count` tokens of its answer, or all that there are."""
+        return self.token_ids[max(self.answer_start, len(self.token_ids) - count) :]
+
+    @property
+    def answer_start(self) -> int:
+        """Where its answer begins, with what is given of it."""
+        return self.num_prompt - self.num_given
+
+    def constrain(self, matcher: Matcher, *, knows_given: bool = True) -> None:
+        """Hold the answer to a grammar, at whose beginning `matcher` is; to the rest of it where it `knows_given`.
+
+        Raises InvalidRequest for given tokens that the grammar forbids.
+        """
+        self.matcher = matcher
+        for token_id in self.prompt_ids[self.answer_start :] if knows_given else ():
+            try:
+                matcher.accept(token_id)
+            except GrammarError as error:
+                raise InvalidRequest(f"prefix_ids: {error}", field="prefix_ids") from None
 
     @property
     def keys(self) -> list[int]:

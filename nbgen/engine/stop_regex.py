@@ -74,6 +74,12 @@ class StopRegexes:
         self._tail, self._marked, self._cut = self._with(text)
         return self._search(self._tail, self._marked, self._cut)
 
+    def begin(self, text: str) -> None:
+        """Take what comes before all other text; where it matches by itself, what follows is looked at alone."""
+        tail = self._with(text)
+        if self._search(*tail) is None:
+            self._tail, self._marked, self._cut = tail
+
     def find(self, ahead: str) -> str | None:
         """The same of text that may still come otherwise, and is not added."""
         return self._search(*self._with(ahead))

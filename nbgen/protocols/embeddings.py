@@ -118,7 +118,8 @@ def check_classes(model: ModelInfo) -> None:
 
 def classify_body(outputs: list[EmbedOutput], model: ModelInfo) -> bytes:
     """The answer of `/v1/classify`: of each text how likely each class is."""
-    chances = [_softmax(_vector(output)) for output in outputs]
+    bent = _sigmoid if model.labels_overlap else _softmax
+    chances = [bent(_vector(output)) for output in outputs]
     data = [
         {"index": index, "label": model.labels[int(each.argmax())], "probs": each.tolist(), "num_classes": len(each)}
         for index, each in enumerate(chances)
@@ -174,6 +175,11 @@ def _usage(outputs: list[EmbedOutput]) -> dict[str, int]:
 def _softmax(scores: np.ndarray) -> np.ndarray:
     powers = np.exp(scores - scores.max())
     chances: np.ndarray = powers / powers.sum()
+    return chances
+
+
+def _sigmoid(scores: np.ndarray) -> np.ndarray:
+    chances: np.ndarray = np.exp(-np.logaddexp(0, -scores))
     return chances
 
 

@@ -78,7 +78,7 @@ def constrain(assembly: Assembly, sequences: list[Sequence]) -> None:
     if grammar := sequences[0].params.grammar:
         compiled = assembly.grammars.submit(Grammar(*grammar)).result()
         for sequence in sequences:
-            sequence.matcher = compiled.matcher()
+            sequence.constrain(compiled.matcher())
 
 
 def greedy(

@@ -81,9 +81,9 @@ class Draw:
         fields = {"rid": rid, "streamed": rng.random() < 0.5, "priority": rng.choice([0, 0, 1]), **self._more()}
         prompt = self._prompt()
         room = self._place.longest - len(prompt)
-        if rng.random() < 0.1:
-            fields["prefix_ids"] = self._text()[: room - 1]
-        params = self._params(room - len(fields.get("prefix_ids", ())))
+        given = self._text()[: room - 1] if rng.random() < 0.1 else []
+        params = self._params(room - len(given))
+        fields["prefix_ids"] = [] if params.grammar else given  # which a grammar might forbid
         if rng.random() < 0.06 and not params.grammar and self._place.plain.model.embed_size:
             values = np.random.default_rng(rng.randrange(99)).standard_normal((len(prompt), 64), np.float32)
             return GenerateRequest(**fields, input_embeds=tensor(values), params=params)

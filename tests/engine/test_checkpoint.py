@@ -14,7 +14,7 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MptConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MptConfig, Qwen3Config
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
@@ -311,6 +311,13 @@ def test_a_context_is_as_long_as_the_configuration_says_under_any_name(
 def test_a_context_that_was_stretched_is_as_long_as_it_was_stretched(kind: str, length: int) -> None:
     positions = {"rope_type": kind, "rope_theta": 10_000.0} | ({"factor": 4.0} if kind == "linear" else {})
     config = LlamaConfig(max_position_embeddings=128, max_sequence_length=512, rope_parameters=positions)
+    assert context_length(config, EngineConfig()) == length
+
+
+@pytest.mark.parametrize(("own", "length"), [(128, 512), (160, 512), (512, 512), (1024, 1024)])
+def test_yarn_makes_a_context_as_many_times_as_long_as_it_says(own: int, length: int) -> None:
+    positions = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+    config = Qwen3Config(max_position_embeddings=own, rope_parameters=positions)
     assert context_length(config, EngineConfig()) == length
 
 

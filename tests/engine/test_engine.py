@@ -11,11 +11,13 @@ from nbgen.engine import stop_regex
 from nbgen.engine.assembly import Assembly, _mixed_chunk
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, GenerateRequest, LogprobOptions, Tensor
+from nbgen.messages import ChatMessage, GenerateOutput, GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
+from nbgen.word_lists import WordLists
 from tests.conftest import SPECIAL_TOKENS, save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids, text
+from tests.engine.test_grammar import constrained
 
 PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19)]
 NEW_TOKENS = 24
@@ -146,6 +148,48 @@ def test_what_an_answer_begins_with_is_shown_where_nothing_follows(tiny_engine: 
     tiny_engine.engine.add(tiny_engine.admission.sequences(request))
     (output,) = tiny_engine.engine.abort("r") if budget else tiny_engine.engine.step()
     assert (output.text, output.token_ids) == ("caf\u00e9", ())
+    idle()
+
+
+LETTERS = {"regex": "[a-z]{2}([a-z ]{3}[.,]){6}", "temperature": 1.5, "sampling_seed": 3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 1.5, "sampling_seed": 3},
+        {"frequency_penalty": 1.5, "repetition_penalty": 1.5},
+        {"words": WordLists(bad_ids=[[0, 0]])},
+        {"stop": ()},
+        {"stop_regex": (r"[a-z ]{2}[.,][a-z ]{2}",)},
+    ],
+    ids=["plain", "seeded", "penalties", "bad words", "stop", "stop_regex"],
+)
+@pytest.mark.parametrize("grammar", [{}, LETTERS], ids=["free", "constrained"])
+def test_an_answer_goes_on_from_its_first_tokens_as_it_went(
+    tiny_engine: Assembly, idle, options: dict, grammar: dict
+) -> None:
+    options = {"temperature": 0.0, **grammar, **options}
+    words = options.pop("words", None)
+
+    def answer(rid: str, given: list[int]) -> list[GenerateOutput]:
+        params = SamplingParams(max_new_tokens=40 - len(given), **options)
+        request = GenerateRequest(rid=rid, text="Hello", prefix_ids=given, params=params, words=words)
+        return constrained(tiny_engine, request)[rid]
+
+    whole = answer("free", [])
+    if options.get("stop") == ():  # of two tokens
+        options["stop"] = (text(whole)[8:10],)
+        whole = answer("stopped", [])
+        assert whole[-1].finish_reason.matched == options["stop"][0]
+    if words:  # which the answer has without it
+        words = WordLists(bad_ids=[ids(whole)[4:6]])
+        whole = answer("without", [])
+    for kept in range(1, len(tokens := ids(whole))):
+        rest = answer(f"r{kept}", tokens[:kept])
+        assert (ids(rest), text(rest)) == (tokens[kept:], text(whole)), kept
+        assert rest[-1].finish_reason.matched == whole[-1].finish_reason.matched
     idle()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import dill
+import msgspec
 import pytest
 import torch
 
@@ -71,6 +72,12 @@ def test_forty_eight_requests_each_get_their_own(engine: Assembly) -> None:
         assert ids(outputs[f"p{i}"]) == list(range(50 + i, 55 + i))
     alone = ids(generate(engine, [ask("alone", None)])["alone"])
     assert all(ids(outputs[f"f{i}"]) == alone for i in range(16))
+
+
+def test_what_an_answer_begins_with_is_its_own_to_a_processor(engine: Assembly) -> None:
+    processor = wire(textwrap.dedent(FORCE).replace("\n", "\n    "))
+    request = msgspec.structs.replace(ask("r", processor, custom_params={"token_id": 50}), prefix_ids=[50, 51])
+    assert ids(generate(engine, [request])["r"]) == [52, 53, 54, 55, 56]
 
 
 def test_a_processor_written_for_sglang_loads_without_sglang(engine: Assembly) -> None:

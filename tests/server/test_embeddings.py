@@ -53,6 +53,8 @@ CASES = {
     "roberta-bare": Case("roberta", None),
     # As EmbeddingGemma, whose tokens see those behind them, and as LaBSE.
     "gemma3-dense": Case("gemma3_text", "mean_tokens", dense=((torch.nn.Identity(), 256), (torch.nn.Identity(), 48))),
+    # Which has no mask: a text's places and those of its padding are mixed alike.
+    "fnet-mean": Case("fnet", "mean_tokens"),
     "bert-dense": Case("bert", "cls_token", dense=((torch.nn.Tanh(), 64),)),
 }
 #: What an architecture has besides.
@@ -220,6 +222,16 @@ def test_what_is_refused(served: Served) -> None:
     refused(http.post("encode", json={"text": ""}), "empty")
     refused(http.post("encode", json={"text": ["a", "b"], "rid": ["x", "x"]}), "Duplicate request ID")
     refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")
+
+
+def test_how_texts_are_read_stands_in_a_file_of_any_architecture_s_name(changing: Server, tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", case := CASES["bert-mean"])
+    told = {"max_seq_length": 60, "do_lower_case": True}
+    (folder / "sentence_roberta_config.json").write_text(json.dumps(told))
+    http = changing.serving(folder).http
+    answer = http.post("v1/embeddings", json={"input": [text.upper() for text in TEXTS]})
+    np.testing.assert_allclose([each["embedding"] for each in answer.json()["data"]], vectors(folder, case), atol=1e-4)
+    refused(http.post("v1/embeddings", json={"input": "x" * 61}), "maximum context length is 60 tokens")
 
 
 def test_a_model_that_embeds_nothing_is_refused_at_load(tmp_path: Path) -> None:

@@ -187,6 +187,18 @@ def test_one_that_looks_back_finds_the_end_of_each_document(tmp_path: Path, temp
     model.close()
 
 
+def test_a_text_may_end_with_any_token_where_the_model_knows_none_of_padding(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "model", "qwen3", None, num_key_value_heads=2, head_dim=16).folder
+    reference = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    model = EmbeddingModel(EngineConfig(model=str(folder), dtype="float32"), lambda *_: None)
+    texts = [[9, 8, 7, last] for last in range(6)]
+    with torch.inference_mode():
+        expected = torch.cat([reference(torch.tensor([ids])).logits for ids in texts])
+    np.testing.assert_allclose(torch.cat([model.encode([ids]) for ids in texts]), expected, atol=1e-4)
+    np.testing.assert_allclose(model.encode([*texts, [5] * 9])[:-1], expected, atol=1e-4)
+    model.close()
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -216,3 +228,20 @@ def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server
         assert (item["index"], item["label"], item["num_classes"]) == (index, names[int(chances.argmax())], 3)
         np.testing.assert_allclose(item["probs"], chances.numpy(), rtol=1e-5)
     assert told["usage"]["prompt_tokens"] == sum(map(len, DOCUMENTS))
+
+
+@pytest.mark.parametrize(
+    "said", [{"problem_type": "multi_label_classification"}, {"sentence_transformers": SIGMOID}], ids=["own", "bent"]
+)
+def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
+    several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)
+    edit(several.folder / "config.json", **said)
+    http = changing.serving(several.folder).http
+    scores = [item["embedding"] for item in http.post("classify", json={"text": DOCUMENTS}).json()]
+    reference = AutoModelForSequenceClassification.from_pretrained(several.folder, dtype=torch.float32).eval()
+    inputs = [AutoTokenizer.from_pretrained(several.folder)(each, return_tensors="pt") for each in DOCUMENTS]
+    with torch.inference_mode():
+        expected = torch.cat([reference(**each).logits for each in inputs])
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    told = http.post("v1/classify", json={"input": DOCUMENTS, "model": "m"}).json()
+    np.testing.assert_allclose([each["probs"] for each in told["data"]], expected.sigmoid(), atol=1e-4)

@@ -1,6 +1,7 @@
 """Runs of nbgen's own API: they outlive readers, replay from offsets, and share a stream."""
 
 import json
+import re
 import time
 import uuid
 from typing import Any
@@ -189,6 +190,12 @@ def test_an_answer_goes_on_from_tokens_that_are_given(server: Server) -> None:
     assert (answer["text"], answer["prefix_ids"]) == (whole["text"], ids[:5])
     refused = server.http.post("api/v1/runs", json=new(stream=False, prefix_ids=[10**9]))
     assert (refused.status_code, "vocabulary" in refused.text) == (400, True)
+    asked = {"stream": False, "params": {"max_new_tokens": 20, "regex": "[0-9]{5}[a-c]"}}
+    given, other = server.http.post("tokenize", json={"prompt": ["123", "12a"]}).json()["tokens"]
+    answer = server.http.post("api/v1/runs", json=new(**asked, prefix_ids=given)).json()
+    assert re.fullmatch("123[0-9]{2}[a-c]", answer["text"]), answer
+    refused = server.http.post("api/v1/runs", json=new(**asked, prefix_ids=other))
+    assert (refused.status_code, "prefix_ids: the token" in refused.text) == (400, True), refused.text
 
 
 def test_what_cannot_be_is_refused_in_words(server: Server) -> None:
