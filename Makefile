@@ -43,7 +43,7 @@ newest: ## run all tests with the newest packages there are
 check: $(VENV)/.test ## look at format and types, and lint; changes nothing
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers=2
 
 format: $(VENV)/.test ## format, and mend what can be mended alone
 	$(BIN)/ruff check --fix

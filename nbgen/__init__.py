@@ -3,7 +3,7 @@
     nbgen.generate("What is 3 + 4?")                    a result: .text, .usage, .finish_reason
     for text in nbgen.stream("Tell me a story"): …      its text as it comes
     nbgen.Chat()                                        the chat panel; talk = nbgen.chat() without one
-    nbgen.map(df["review"], "Good or bad? {{value}}")   a DataFrame of answers
+    nbgen.map(df["review"], "Positive or negative? {{value}}")   a DataFrame of answers
     nbgen.generate("Anna lives in Rome.", schema=Person)    an object: dataclass, msgspec, pydantic, JSON schema
     nbgen.generate("Rain in Oslo?", tools=[forecast])   a function of yours, called as the model wants
     nbgen.compare("Hello", temperature=[0, 0.7, 1])     settings or models side by side

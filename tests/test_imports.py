@@ -1,9 +1,12 @@
 """Who may import whom: the layers' table, held against the syntax trees, and against fresh processes."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -135,6 +138,25 @@ def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
     layer = layer_of(path)
     modules = set(imported(ast.parse(path.read_text())))
     assert {m for m in modules if not allowed(m, layer)} == set()
+
+
+#: Imported only where the user, or a dependency that is named, has installed them.
+BROUGHT = {"pandas", "pydantic", "triton", "tokenizers", "grpc", "google"}
+
+
+def test_every_package_that_is_imported_is_asked_for() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [asked for name, asked in project["optional-dependencies"].items() if name not in ("test", "check")]
+    asked = {re.match(r"[\w-]+", each)[0] for each in sum(extras, project["dependencies"])}
+    roots = {name.partition(".")[0] for path in MODULES for name in imported(ast.parse(path.read_text()))}
+    installed_by = packages_distributions()
+    others = roots - sys.stdlib_module_names - BROUGHT - {"nbgen"}
+    unasked = {root for root in others if asked.isdisjoint(_normal(name) for name in installed_by[root])}
+    assert unasked == set()
+
+
+def _normal(package: str) -> str:
+    return package.lower().replace("_", "-")
 
 
 def test_bookkeeping_is_plain_python() -> None:

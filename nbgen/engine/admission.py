@@ -23,6 +23,7 @@ from nbgen.engine.prefix_cache import Namespace
 from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
+from nbgen.engine.token_ids import check_ids, translated
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.word_tokens import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
@@ -301,27 +302,6 @@ class Admission:
     def _budget(self, length: int, params: SamplingParams) -> int:
         room = max(0, self._room - length)
         return room if params.token_limit is None else min(params.token_limit, room)
-
-
-def translated(request: TokenizeRequest | DetokenizeRequest, tokenizer: Tokenizer, vocab: int) -> TokenizerAnswer:
-    """Ids of texts that are no chat, or texts of ids. Raises InvalidRequest."""
-    if isinstance(request, DetokenizeRequest):
-        for ids in request.token_ids:
-            check_ids(ids, "tokens", vocab)
-        texts = tokenizer.texts(request.token_ids, skip_special_tokens=request.skip_special_tokens)
-        return TokenizerAnswer(rid=request.rid, texts=texts)
-    found = [tokenizer.encode(text, add_special_tokens=request.add_special_tokens) for text in request.texts]
-    return TokenizerAnswer(rid=request.rid, token_ids=found)
-
-
-def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int, *, tokenized: bool = False) -> None:
-    """Raise InvalidRequest for an id that is none of the vocabulary's; where it was `tokenized`, nobody wrote it."""
-    for token in ids:
-        if not 0 <= token < vocab:
-            what = "the text, as the model's tokenizer reads it," if tokenized else field
-            raise InvalidRequest(
-                f"{what} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
-            )
 
 
 def _prompt_field(request: GenerateRequest) -> str:

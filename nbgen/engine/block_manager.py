@@ -1,8 +1,8 @@
 """Which blocks of the KV cache belong to which sequence, and which are kept for later. Plain Python, no tensors.
 
 A block is free, a sequence's own, or cached (shared by sequences that begin alike, or by nobody yet). Cached blocks
-that nobody uses count as free: they are given up as soon as somebody needs them, and before a block that was never
-used where memory is short, which on a CPU is taken only as it is written.
+that nobody uses count as free, and are given up as soon as blocks are needed. Where memory is short they go before a
+block that was never used: on a CPU such a block takes memory only once it is written.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ class BlockManager:
     def __init__(
         self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True, num_snapshots: int = 0
     ) -> None:
-        #: Whether a block that was never used may be had while others are merely kept.
+        #: Whether a block that was never used may be taken while cached ones could be given up instead.
         self.may_grow: Callable[[], bool] = lambda: True
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -62,12 +62,12 @@ class BlockManager:
             sequence.block_table.append(self._take())
 
     def cut(self, sequence: Sequence) -> None:
-        """Take back what the sequence has beyond its tokens' blocks."""
+        """Take back the blocks that the sequence has beyond those of its tokens."""
         while -(-len(sequence) // self.block_size) < len(sequence.block_table):
             self._free.append(sequence.block_table.pop())
 
     def reuse(self, sequence: Sequence) -> None:
-        """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
+        """Give a sequence without blocks the cached ones of its tokens but the last, which must be computed."""
         if not self.caches_prefixes:
             return
         nodes = self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable])
@@ -94,10 +94,10 @@ class BlockManager:
         )
 
     def arrive(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
-        """Know of a sequence that waits from now on, beside those that run."""
+        """Hear of a sequence that waits from now on beside those that run."""
 
     def admit(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
-        """After `reuse`, of a sequence that runs from now on: the cached part of its next block, if there is room."""
+        """After `reuse`, when the sequence begins to run: copy the cached part of its next block, if there is room."""
         end = min(sequence.num_computed + self.block_size, sequence.num_cacheable)
         rest = tuple(sequence.keys[sequence.num_computed : end])
         node, length = self._last(sequence).best_child(rest) if self.caches_prefixes else (None, 0)
@@ -110,17 +110,17 @@ class BlockManager:
             self.cache.unlock([node])
 
     def take_copies(self) -> list[Copy | StateCopy]:
-        """What is to be copied before the next step, in this order; each is given once."""
+        """What must be copied before the next step, in this order. Each copy is given once."""
         copies, self._copies = self._copies, []
         return copies
 
     def copied(self) -> None:
-        """The copies that were taken are made: their sources may go."""
+        """The copies that `take_copies` gave are made: their sources may go."""
         self.cache.unlock(self._copying)
         self._copying.clear()
 
     def share(self, sequence: Sequence) -> None:
-        """Let others use the sequence's blocks that are full; where somebody was first, use theirs."""
+        """Let others use the sequence's full blocks; where another's block holds the same, use that one."""
         if not self._shares(sequence):
             return
         known = min(sequence.num_computed, len(sequence.token_ids))
@@ -140,7 +140,7 @@ class BlockManager:
         sequence.block_table, sequence.nodes = [], []
 
     def _copy(self, node: Node, sequence: Sequence, num_tokens: int) -> None:
-        """Have the first tokens of the locked node's block copied to the sequence's next."""
+        """Have the first tokens of the locked node's block copied to the sequence's next block."""
         self._copying.append(node)
         self.allocate(sequence, sequence.num_computed + num_tokens)
         self._copies.append(Copy(node.block, sequence.block_table[-1], num_tokens))
@@ -173,7 +173,7 @@ class BlockManager:
         return sequence.nodes[-1] if sequence.nodes else self.cache.root(sequence.namespace)
 
     def _take(self) -> int:
-        """A free block, the last given back first: little memory is ever touched."""
+        """A free block, the one that was given back last: so little memory is ever touched."""
         if not self._free or (self._free[-1] >= self._fresh and self.cache.num_evictable and not self.may_grow()):
             self.cache.evict()
         block = self._free.pop()

@@ -1,6 +1,6 @@
 """How long a sequence may wait for its turn, and how long it may run. Plain Python; the clock is the caller's.
 
-Sequences of one group wait for one another without being late: only while none of them runs do they count as waiting.
+Sequences of a group may wait for one another: they count as waiting only while none of the group runs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,14 +23,14 @@ class Deadlines:
         self._due = 0.0
 
     def are_due(self, now: float) -> bool:
-        """Whether it is time to look at who is late; once that is said, not for a while."""
+        """Whether it is time to look for late sequences. After True, it is not for a while."""
         if now < self._due:
             return False
         self._due = now + LOOK_SECONDS
         return True
 
     def late(self, sequences: Iterable[Sequence], now: float) -> Iterator[tuple[Sequence, FinishReason]]:
-        """Those whose time is over, and why they end. To be called with all living sequences, a few times a second."""
+        """Sequences whose time is over, and why each ends. Call it with all that live, a few times a second."""
         living = list(sequences)
         groups = {sequence.group for sequence in living}
         self._ran = {group: at for group, at in self._ran.items() if group in groups}
@@ -45,7 +45,7 @@ class Deadlines:
                 yield sequence, _waited(self._queue)
 
     def shift(self, sequences: Iterable[Sequence], since: float, now: float) -> None:
-        """Do not count the time from `since` to `now`, in which nothing could run; some may have come meanwhile."""
+        """Do not count the time from `since` to `now`, in which nothing could run; some may have come in it."""
         for sequence in sequences:
             sequence.arrived = min(sequence.arrived + now - since, now)
             if sequence.started is not None:

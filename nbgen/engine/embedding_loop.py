@@ -21,13 +21,13 @@ from nbgen.commands import (
     UnloadAdapter,
 )
 from nbgen.engine import memory
-from nbgen.engine.admission import check_ids, translated
 from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.engine.endings import ABORTED, ended_by
 from nbgen.engine.loop import STATUS_SECONDS
 from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
+from nbgen.engine.token_ids import check_ids, translated
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine

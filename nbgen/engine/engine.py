@@ -73,7 +73,7 @@ class Engine:
         return (self._scheduler.has_work or len(self._unseen) > 0) and self._paused_at is None
 
     def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
-        """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
+        """Take in one request's sequences; the outputs that refuse them, if any. Unprepared ones wait for `begin`."""
         if reason := self._refusal(sequences):
             return [msgspec.structs.replace(s.output("", []), finish_reason=reason) for s in sequences]
         self.sequences[sequences[0].rid] = list(sequences)
@@ -85,7 +85,7 @@ class Engine:
         return []
 
     def begin(self, sequences: list[Sequence]) -> None:
-        """Let sequences wait for their turn, as far as they are still alive."""
+        """Let those of the sequences that are still alive wait for their turn."""
         for sequence in sequences:
             if sequence not in self._preparing:
                 continue
@@ -117,13 +117,13 @@ class Engine:
         self._runner, self._scheduler = runner, scheduler  # type: ignore[assignment]  # of none, nothing is asked
 
     def install(self, adapter: Adapter) -> None:
-        """Have the adapter in the model from now on. Where that raises anything, all is as before."""
+        """Put the adapter into the model. If that raises, nothing has changed."""
         if self._runner is not None:
             self._runner.lora.carry([*self._adapters, adapter])
         self._adapters.append(adapter)
 
     def remove(self, adapter: Adapter) -> None:
-        """Take the adapter out of the model. No sequence may use it, also where this raises something."""
+        """Take the adapter out of the model. Even if this raises, no later sequence may use it."""
         self._adapters = [each for each in self._adapters if each is not adapter]
         if self._runner is not None:
             self._runner.lora.carry(self._adapters)
@@ -142,7 +142,7 @@ class Engine:
         self.flush_cache()
 
     def close(self) -> None:
-        """End the threads that steps have begun."""
+        """End the threads that steps have started."""
         self._launcher.close()
 
     def withdraw(self) -> Withdrawn:
@@ -219,9 +219,9 @@ class Engine:
         self._launcher.forget()
 
     def _begin_anew(self, *, short: bool) -> list[GenerateOutput]:
-        """After a step that failed, for want of memory or of a fault: the last output of who must end, if anybody.
+        """Compute everything anew after a step that failed; the last output of the sequence that must end, if any.
 
-        What cached prefixes hold is not known then, nor what was copied of them.
+        `short` says that memory was. What cached prefixes hold is not known after a failure.
         """
         last = self._scheduler.failed(short=short)
         self._scheduler.blocks.copied()
@@ -244,7 +244,7 @@ class Engine:
         return [sequence for siblings in self.sequences.values() for sequence in siblings]
 
     def _encode_next(self) -> list[GenerateOutput]:
-        """Let sequences with media wait for their turn as they are encoded; the last outputs of those that cannot."""
+        """Let sequences wait for their turn whose media are encoded; the last outputs of those whose cannot be."""
         refused = []
         for sequence, fault in self._unseen.encoded(self._runner.encode, self._scheduler.waiting):  # type: ignore[union-attr]
             if fault is not None:
@@ -283,7 +283,7 @@ class Engine:
     def _alone(
         self, sequence: Sequence, make: Callable[..., Iterable[GenerateOutput]], *given: Any
     ) -> list[GenerateOutput]:
-        """What `make` gives for a sequence that is alive; its end where that raises anything, which is its alone."""
+        """What `make` gives for a sequence that is alive. If it raises, this sequence ends, and no other."""
         if sequence.finish_reason is not None:
             return []
         try:
@@ -325,7 +325,7 @@ class Engine:
         self._release(sequence)
         try:
             return sequence.output(text, [])
-        except Exception:  # whatever finds the parts of its answer
+        except Exception:  # a parser of its answer may raise anything
             log.exception("request %s: the end of its answer", sequence.rid)
             return GenerateOutput(rid=sequence.rid, index=sequence.index, text=text, finish_reason=reason)
 

@@ -1,4 +1,4 @@
-"""Sequences as they may be a few tokens later, computed beside themselves: each a decode like any other.
+"""Guesses: a sequence as it may be a few tokens later, computed beside itself, as a decode like any other.
 
 What is computed counts if they become so (speculative decoding, Leviathan et al. 2023; a token is drawn by its seed and
 place alone, so the draft either is that very token or is wrong). Plain Python, no tensors.
@@ -36,10 +36,10 @@ class Guess(Sequence):
 
 
 def guesses(sequence: Sequence, most: int) -> list[Guess]:
-    """What may become of a sequence in the next step: one with a token more, one with two, at most so many.
+    """Guesses at a sequence after the next step: with one token more, with two, and so on, `most` at most.
 
-    None where more than its ids decides what follows them, or is wanted of what is computed; none that its grammar
-    forbids.
+    None where more than its ids decides what follows, or where more than tokens is asked for; and none that its
+    grammar forbids.
     """
     most = min(most, sequence.budget - sequence.num_output - 1)
     if most < 1 or sequence.logit_processor or sequence.tensors or sequence.embeds or sequence.media:

@@ -24,9 +24,9 @@ from nbgen.engine.tensor_outputs import Row, raw_rows
 
 
 class Launched(NamedTuple):
-    """A step with its tokens on their way, and what is asked for beside them, which comes before them.
+    """A step whose tokens are on their way to the host, and what was asked for beside them.
 
-    `rows` are as they were before sampling, `logprobs` as of after.
+    `rows` are from before sampling, `logprobs` from after it.
     """
 
     output: RunOutput
@@ -74,12 +74,12 @@ class Launcher:
         self._masks.forget()
 
     def close(self) -> None:
-        """End the threads that steps have begun."""
+        """End the threads that steps have started."""
         self._masks.close()
         self._sampler.close()
 
     def _run(self, runner: Runner, scheduler: Scheduler, newest: SampledTokens | None = None) -> RunOutput | None:
-        """Have a batch computed, if there is one, of which `newest` are what the host does not know yet."""
+        """Have a batch computed, if there is one; `newest` are tokens of it that the host does not know yet."""
         now = time.monotonic()
         batch = scheduler.schedule(now)
         if not batch:
@@ -95,10 +95,10 @@ class Launcher:
     def _look_ahead(
         self, runner: Runner, scheduler: Scheduler, output: RunOutput, tokens: SampledTokens
     ) -> RunOutput | None:
-        """Have the batch after this one computed, with those of its sequences that `tokens` are not the last of.
+        """Launch the batch after this one, with those of its sequences that go on after `tokens`.
 
-        Not where numbers of whole prompts, or experts, are asked for, which would come after it only; nor where a
-        sequence may have to give way.
+        None where scores of prompts, or experts, are asked for, since these would come only after it; nor where a
+        sequence may have to be preempted.
         """
         going_on = [(row, s) for row, s in enumerate(output.sampled) if s.num_output + 1 < s.budget]
         asked = output.prompt or output.experts
@@ -113,7 +113,7 @@ class Launcher:
                 sequence.awaited = None
 
     def _launched_ahead(self, output: RunOutput) -> RunOutput:
-        """What of it belongs to sequences that still live; their masks are begun."""
+        """The part of it that belongs to sequences that are still alive; begins to fill their masks."""
         output = output.living()
         self._masks.start(output.sampled)
         return output

@@ -1,4 +1,4 @@
-"""How much of prompts a step computes beside decodes, which it slows down. Plain Python."""
+"""How many prompt tokens a step computes beside decodes, which they slow down. Plain Python."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ SHARE_OF_CONTEXT = 1 / 32
 
 
 class MixedChunk(NamedTuple):
-    """Prompt tokens of a step that has decodes, too: `least` to `most`, more with more decodes or a longer context.
+    """Prompt tokens of a step that has decodes: from `least` to `most`, more with more decodes or a longer context.
 
     Where several prompts come at once, second tokens wait for them for `patience` seconds at most.
     """

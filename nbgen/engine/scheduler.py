@@ -1,10 +1,10 @@
-"""Which sequences compute how many tokens in the next step. Plain Python, no tensors; what time it is, it is told.
+"""Which sequences compute how many tokens in the next step. Plain Python, no tensors, no clock.
 
 Decodes come first, then prefills in chunks while the step has room; sequences wait by priority, then in order of
 arrival, and are admitted by what fits now. When blocks run out the last running sequence of that order is preempted: it
 gives its blocks back, waits at its place, and later computes its tokens again (vLLM's recompute preemption, Kwon et al.
-2023, section 4.5). Where prompts come many at once and nothing else runs, all first tokens come before anyone's second:
-a few prompt tokens beside a few decodes take longer for everyone.
+2023, section 4.5). When many prompts come at once and nothing else runs, each sequence gets its first token before any
+gets its second: steps of a few prompt tokens and a few decodes would make everyone wait longer.
 """
 
 import bisect
@@ -22,9 +22,9 @@ from nbgen.engine_state import EngineStatus
 
 _rank = attrgetter("rank")
 
-#: Tokens of a step that are few enough, however little memory there is.
+#: No shortage of memory makes `prefill_chunk` smaller than this.
 LEAST_CHUNK = 128
-#: Steps in a row that go well, after which they may compute twice as much of prompts again.
+#: After so many steps without a shortage, a `prefill_chunk` that was halved is doubled.
 CALM = 1000
 
 
@@ -40,7 +40,7 @@ class ScheduledSequence(NamedTuple):
 
 
 def packed(batch: Iterable[ScheduledSequence]) -> Iterator[tuple[int, ScheduledSequence]]:
-    """The batch's items, each with its first row where their tokens stand one after another."""
+    """Each of the batch's items with the number of its first row; rows are the items' tokens, one after another."""
     start = 0
     for item in batch:
         yield start, item
@@ -48,7 +48,7 @@ def packed(batch: Iterable[ScheduledSequence]) -> Iterator[tuple[int, ScheduledS
 
 
 class Scheduler:
-    """Sequences that wait, sequences that run, and the choice between them. Both lists are in order of rank."""
+    """Waiting and running sequences, both lists in order of rank, and the choice between them."""
 
     def __init__(
         self,
@@ -60,10 +60,11 @@ class Scheduler:
         long_after: int | None = None,
         draft_tokens: int = 0,
     ) -> None:
-        """A `prefill_chunk` of None cuts no prompt and takes one a step; beside decodes, `mixed_chunk` limits it.
+        """A step has at most `prefill_chunk` prompt tokens, and beside decodes no more than `mixed_chunk` says. None
+        cuts no prompt, and computes one a step.
 
-        A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on. Decodes
-        have `draft_tokens` guesses beside them, all together: none where the newest tokens are awaited.
+        A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on. All
+        decodes of a step together have at most `draft_tokens` guesses beside them.
         """
         self.blocks = blocks
         self.max_running = max_running
@@ -76,16 +77,16 @@ class Scheduler:
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        #: The rank of who waits for room, and the blocks that were free then. It is looked at again once there are more
-        #: of them, or more than decodes have happened: much may be cached of it.
+        #: The rank of a sequence that waits for blocks, and how many were free when it was tried. It is tried again
+        #: when more are free, or after a step with prompt tokens: more of its prompt may be cached by then.
         self._crowded: tuple[tuple[int, int], int] | None = None
-        #: Of whom one makes steps fail: the first of them runs alone, until it has gained a token.
+        #: One of these makes steps fail. The first of them runs alone, until it has gained a token.
         self.suspects: list[Sequence] = []
-        #: Steps in a row for which there was no memory.
+        #: Steps in a row that failed for want of memory.
         self._shortages = 0
-        #: Whether all have gone on one by one since there was memory for long.
+        #: Whether sequences have run one by one since there were last `CALM` steps without a shortage.
         self._alone_was_tried = False
-        #: Steps in a row that there was memory for, since the chunk was another.
+        #: Steps without a shortage since `prefill_chunk` last changed.
         self._calm = 0
         self.preemptions = 0
 
@@ -95,7 +96,7 @@ class Scheduler:
 
     @property
     def is_roomy(self) -> bool:
-        """Whether all that runs goes on in the next step, with a token more each: none has to wait or begin anew."""
+        """Whether all running sequences can go on with one more token each: none has to wait or begin anew."""
         fit = len(self.running) <= self.blocks.num_free and all(len(s) != self.long_after for s in self.running)
         return fit and not self.suspects
 
@@ -123,9 +124,9 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def schedule(self, now: float = math.inf) -> list[ScheduledSequence]:
-        """The next step's batch, empty when nothing waits or runs: `blocks.take_copies` before it, `computed` after.
+        """The next step's batch, empty when nothing waits or runs; `now` is in monotonic seconds.
 
-        It is `now` in monotonic seconds.
+        What `blocks.take_copies` gives is to be copied before the batch is computed; `computed` is called after.
         """
         patient = self.mixed_chunk.patience and self._has_burst(now)
         if patient and (batch := self._batch(self._decodes(most=0))):
@@ -135,7 +136,7 @@ class Scheduler:
         return batch + self._guesses(decodes) if batch else self._untangle()
 
     def _batch(self, decodes: list[Sequence]) -> list[ScheduledSequence]:
-        """These, and what there is room for of prompts."""
+        """These decodes, and as much of prompts as there is room for."""
         batch = [ScheduledSequence(sequence, 1) for sequence in decodes]
         begun = [s for s in self._taking_turns(self.running) if s.num_uncomputed > 1]
         room = self._room(batch, begun)
@@ -149,7 +150,7 @@ class Scheduler:
         return batch
 
     def _has_burst(self, now: float) -> bool:
-        """Whether prompts that fit into a step each are still to come, and all that run have just begun."""
+        """Whether prompts that each fit into a step are still to be computed, and all that decode have just begun."""
         begun = [s for s in self.running if s.num_uncomputed == 1 and s.num_output]
         since = now - self.mixed_chunk.patience
         if self.suspects or any(s.num_output > 1 or (s.started or 0.0) <= since for s in begun):
@@ -159,16 +160,16 @@ class Scheduler:
         return fit and bool(prompts) and any(s.streamed for s in begun)
 
     def preempt_all(self) -> None:
-        """Let all that runs give its blocks back and wait."""
+        """Preempt all running sequences."""
         while self.running:
             self._preempt(self.running[-1])
 
     def failed(self, *, short: bool) -> Sequence | None:
-        """A step has failed, for want of memory or of a fault: who must end, if anybody, for the others to go on.
+        """The sequence that must end, if any, after a step that failed; `short`: for want of memory.
 
-        After a fault all that runs goes on one by one, and who fails alone must end. Where memory is short the next
-        step begins anew, those after it are smaller, then all go on one by one, too; and if it is still short when they
-        go on together, who came last of them must end. `preempt_all` comes next.
+        After another fault, running sequences go on one by one, and the one that fails alone must end. When memory is
+        short, the step is tried again; then steps become smaller; then sequences go on one by one, too. If it is still
+        short when they run together again, the one that came last must end. The caller calls `preempt_all` next.
         """
         alone = next(iter(self.suspects), None)
         if not short:
@@ -183,7 +184,7 @@ class Scheduler:
         return None
 
     def succeeded(self, sampled: list[Sequence]) -> None:
-        """A step went well, and these gain a token by it."""
+        """A step succeeded, and these sequences gain a token by it."""
         self._shortages, self._calm = 0, self._calm + 1
         if self._calm >= CALM:
             self.prefill_chunk, self._calm = min(2 * self.prefill_chunk, self._widest_chunk), 0
@@ -192,7 +193,7 @@ class Scheduler:
             self.suspects = [suspect for suspect in self.suspects if suspect not in sampled]
 
     def status(self) -> EngineStatus:
-        """What a status says of it."""
+        """Its part of the engine's status."""
         cache = self.blocks.cache
         return EngineStatus(
             running=len(self.running),
@@ -205,7 +206,7 @@ class Scheduler:
         )
 
     def computed(self, batch: list[ScheduledSequence]) -> None:
-        """The batch's tokens have their keys and values."""
+        """The batch has been computed: its tokens have their keys and values."""
         self.blocks.copied()
         for sequence, num_tokens in batch:
             if sequence.num_uncomputed > 1 or not sequence.num_output:
@@ -215,28 +216,28 @@ class Scheduler:
                 self.blocks.share(sequence)
 
     def _narrow(self) -> bool:
-        """Have steps compute half as much of prompts as before; False where that is little already."""
+        """Halve the prompt tokens of a step; False where they are few already."""
         if not self.cuts_prompts or self.prefill_chunk <= LEAST_CHUNK:
             return False
         self.prefill_chunk //= 2
         return True
 
     def _room(self, decodes: list[ScheduledSequence], begun: list[Sequence]) -> int:
-        """The step's prompt tokens, beside these decodes; `begun` are prompts that go on."""
+        """How many prompt tokens the step may have beside these decodes; `begun` are prompts that go on."""
         if not self.cuts_prompts or not any(item.sequence.streamed for item in decodes):
             return self.prefill_chunk
         context = max((sequence.num_computed for sequence in begun), default=0)
         return min(self.prefill_chunk, self.mixed_chunk.tokens(len(decodes), context))
 
     def _untangle(self) -> list[ScheduledSequence]:
-        """Half-computed prompts hold all blocks: let the last go until one before it moves."""
+        """Half-computed prompts hold all blocks: preempt the last until one before it can go on."""
         if not self.running:
             return []
         self._preempt(self.running[-1])
         return self.schedule()
 
     def _decodes(self, most: int = WHOLE) -> list[Sequence]:
-        """Those that gain a token in the next step, with the blocks for it, of them that have so many at most."""
+        """Those that gain a token in the next step, with the blocks for it, if they have at most `most`."""
         found = []
         for sequence in [s for s in self.running if self._has_grown_long(s)]:
             self._stop_running(sequence)  # what is computed of it serves short ones only
@@ -248,13 +249,13 @@ class Scheduler:
         return found
 
     def _guesses(self, decodes: list[Sequence]) -> list[ScheduledSequence]:
-        """What may become of the decodes, to be computed beside them: last of all, when everyone has their blocks."""
+        """Guesses at the decodes' next tokens, computed beside them. They get blocks last, after everyone else."""
         most = 0 if self.suspects else self.draft_tokens // max(1, len(decodes))
         found = (guess for sequence in decodes if most for guess in self._guesses_of(sequence, most))
         return [ScheduledSequence(guess, 1) for guess in found]
 
     def _guesses_of(self, sequence: Sequence, most: int) -> list[Guess]:
-        """So many, as far as there are blocks for them."""
+        """Up to `most` guesses at the sequence's next tokens, as far as there are blocks for them."""
         if not sequence.namespace.long:
             most = min(most, self.long_after - len(sequence))
         found = guesses(sequence, most)
@@ -265,7 +266,10 @@ class Scheduler:
         return found
 
     def _prefill(self, sequence: Sequence, room: int, batch: list[ScheduledSequence]) -> int:
-        """Put the sequence's next chunk into the batch if it fits; what it takes of the room, all where it is uncut."""
+        """Put the sequence's next chunk into the batch if it fits; how much of the room it takes.
+
+        A prompt that is not cut takes all of it.
+        """
         tokens = min(sequence.num_uncomputed, room, sequence.max_chunk if self.cuts_prompts else WHOLE)
         end = sequence.chunk_end(sequence.num_computed + tokens)
         tokens = end - sequence.num_computed
@@ -276,7 +280,7 @@ class Scheduler:
         return tokens if self.cuts_prompts else room
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Let one that waits run, with what is cached of it; False if it must wait on."""
+        """Let a waiting sequence run, with what is cached of it; False if it must go on waiting."""
         if self._crowded and self._crowded[0] == sequence.rank and self.blocks.num_free <= self._crowded[1]:
             return False
         self.blocks.reuse(sequence)
@@ -294,7 +298,7 @@ class Scheduler:
         return True
 
     def _taking_turns(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Those of them that may be in the next step."""
+        """Those that may be in the next step: of suspects, only the first."""
         return [s for s in sequences if s is self.suspects[0]] if self.suspects else sequences
 
     def _make_room(self, sequence: Sequence) -> bool:
@@ -307,7 +311,7 @@ class Scheduler:
         return True
 
     def _has_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether there are blocks for the sequence's first tokens, what wrong guesses have left over included."""
+        """Whether there are blocks for the sequence's first tokens, if need be those that wrong guesses left over."""
         if self.blocks.can_allocate(sequence, num_tokens):
             return True
         for other in self.running:
@@ -319,7 +323,7 @@ class Scheduler:
         self._stop_running(sequence)
 
     def _name(self, sequence: Sequence) -> None:
-        """Have one that is computed anew share what long ones share, if it is long by now."""
+        """Let a sequence that is computed anew share prefixes with long ones, if it has grown long."""
         if self._has_grown_long(sequence):
             sequence.namespace = sequence.namespace._replace(long=True)
 

@@ -19,7 +19,7 @@ from nbgen.notebook.models import place
 from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.short_traceback import short_traceback
 
-#: Of live models' adapters, by the server, its model and the name there.
+#: Folders of live models' adapters, by the server, its model and the adapter's name there.
 _folders: dict[tuple[str, str, str], str] = {}
 
 
@@ -31,10 +31,10 @@ def _home() -> str:
 
 @short_traceback
 def load_adapter(name: str, adapter: Any) -> dict[str, str]:
-    """Let requests use a LoRA adapter by a name: a folder that peft saved, or a peft model of this kernel.
+    """Load a LoRA adapter under the name that requests use: a folder that peft saved, or a peft model of this kernel.
 
-    The names and folders of all that are loaded then. Loads the model first if need be. Raises InvalidRequest for a
-    name that is loaded already, and for what does not fit the model or is no plain LoRA.
+    Returns the names and folders of all loaded adapters. Loads the model first if need be. Raises InvalidRequest for a
+    name that is loaded already, and for an adapter that does not fit the model or is no plain LoRA.
     """
     server = _server()
     if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
@@ -44,7 +44,7 @@ def load_adapter(name: str, adapter: Any) -> dict[str, str]:
 
 @short_traceback
 def unload_adapter(name: str) -> dict[str, str]:
-    """Let a LoRA adapter go, once the last request that uses it has ended. A later request loads it again."""
+    """Unload a LoRA adapter, once the last request that uses it has ended. A later request loads it again."""
     return _server().unload_adapter(name)
 
 
@@ -56,7 +56,7 @@ def _server() -> Client:
 
 
 def _load_live(server: Client, name: str, adapter: Any) -> dict[str, str]:
-    """From a new folder. The one before it of that name, which the server has forgotten then, goes."""
+    """Load a live model's adapter from a new folder; deletes the folder that an adapter of this name had before."""
     if not hasattr(adapter, "peft_config") or not hasattr(adapter, "save_pretrained"):
         raise InvalidRequest(f"an adapter is a folder or a peft model, got {type(adapter).__name__}", field="adapter")
     folder = tempfile.mkdtemp(dir=_home())

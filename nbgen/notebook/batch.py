@@ -24,18 +24,18 @@ TRIES = 4
 PAUSE_SECONDS = 1.0
 #: Rows that are ready to be asked, so that no connection waits for one.
 AHEAD = 16
-#: Of the texts and the media of all that is under way, which are in memory twice.
+#: Most characters in texts and media of all rows that are under way, which are in memory twice.
 MOST_CHARACTERS = 2**27
-#: What is cancelled may take so long.
+#: How long rows may take to end that are cancelled.
 CANCEL_SECONDS = 10.0
 
 Row = tuple[int, Result]
 
 
 class Batch:
-    """The rows of one job, and how many have been `answered` and have `failed`, of which their `error` says why.
+    """Asks for the rows of one job, and counts how many are `answered` and how many `failed`; their `error` says why.
 
-    All are answered by one model: `change` says in words what became of it where that ended the job. `extras` go with
+    One model answers all of them. If another took its place, that ends the job, and `change` says so. `extras` go with
     every run.
     """
 
@@ -57,11 +57,11 @@ class Batch:
         tick: Callable[[], None],
         over: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Do `rows`: numbers and the results to fill. False if Ctrl-C or a `change` ended it: what had ended stays.
+        """Ask for `rows`, pairs of a number and the result to fill. False if Ctrl-C or a `change` ended it early.
 
-        `rows` are taken one after another, as there is room for them. `ended` is told each row on the loop's thread;
-        `tick` is called now and then on this one, and `over` once no more rows are waited for, but for those to be
-        cancelled.
+        `rows` are taken one after another, as there is room for them. `ended` is called with the number of each row, on
+        the loop's thread; `tick` now and then on this one; `over` when no more rows are waited for, before those that
+        are left are cancelled.
         """
         thread = TaskThread(lambda: self._all(ended))
         try:

@@ -31,15 +31,15 @@ POLL_SECONDS = 0.1
 
 
 class Chat(Turns, Panel):
-    """A conversation with the model. Options are those of `nbgen.generate`.
+    """A conversation with the model, as a panel. Options are those of `nbgen.generate`.
 
-    With a name, `Chat("plans")`, the conversation is found again when the cell is run another time, also after the
-    notebook has been closed: its metadata keep it. Chats of this name in other notebooks are other conversations.
-    From an empty panel without a name one can go back to the last conversation that had none. Below the panel stands a
-    transcript that needs no kernel.
+    A conversation with a name, `Chat("plans")`, is found again when the cell runs another time, even after the notebook
+    was closed: the notebook's metadata keep it. Chats of the same name in other notebooks are other conversations. An
+    empty panel without a name offers the last conversation that had none. Below the panel stands a transcript, for
+    readers without a kernel.
 
-    `tools` are functions that the model may want called, or tools as OpenAI's JSON, as in `nbgen.generate`: the kernel
-    calls them once it is free, as it does with the callbacks of widgets, or in `wait`, and the panel shows each call
+    `tools` are functions that the model may want called, or tools as OpenAI's JSON, as in `nbgen.generate`. The kernel
+    calls the functions once it is free, as it runs the callbacks of widgets, or in `wait`; the panel shows each call
     with its result. A coroutine function (`async def`) runs beside the kernel and holds up nothing. `tool_choice` holds
     for the first answer to a question.
     """
@@ -88,10 +88,10 @@ class Chat(Turns, Panel):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation so far, an answer that is being written included; of branches, the newest.
+        """The conversation so far, with an answer that is being written; where it branches, its newest branch.
 
-        Of a server that keeps no chats, those of the newest run; of one that has been started again, what the panel
-        shows, once it is shown.
+        A server that keeps no chats knows the messages of the newest run alone. One that was restarted knows what the
+        panel shows, once it is displayed.
         """
         known = session.default_client().chat(self.chat)["messages"]
         return known or self._runs.said(self.chat) or self._kept.get(self.chat, [])
@@ -102,11 +102,11 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def ask(self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None) -> None:
-        """Send `text` as if it had been typed into the panel; returns before the answer is there, which `wait` returns.
+        """Send `text` as if it had been typed into the panel. Does not wait for the answer, which `wait` returns.
 
-        An answer that is still being written is waited for first, functions that it calls included, so that questions
-        in a row follow each other; a question that got none is left out, as in the panel. Images, sounds and videos are
-        what `nbgen.generate` takes.
+        It does wait for an answer that is still being written, and for the functions that this calls, so that questions
+        in a row follow each other. A question that got no answer is left out, as in the panel. Images, sounds and
+        videos are what `nbgen.generate` takes.
         """
         asked = question(text, media_parts(images, audio, videos))
         while True:
@@ -122,10 +122,10 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def wait(self) -> Result | None:
-        """The last answer, once none is being written and the transcript has it; None where nothing has been asked.
+        """The last answer, once it is whole and the transcript has it; None where nothing has been asked.
 
-        Functions that answers call are called here, if nobody has done so. Ctrl-C ends the answer. Raises the error
-        that ended the last.
+        Calls the functions that answers want called, if nobody has done so. Ctrl-C ends the answer. Raises the error
+        that ended the last one.
         """
         self._until_answered()
         self._write_down()

@@ -21,8 +21,8 @@ KERNEL_LENGTH = 16
 
 
 def chat_id(name: str) -> str:
-    """On the server, where the chats of other notebooks are, too: the name as the notebook has it, and of the kernel a
-    mark that it keeps when it is restarted. Raises InvalidRequest for what is no text.
+    """The chat's id on the server, which has chats of other notebooks, too: its id in the notebook, and a mark of the
+    kernel, which outlives restarts. Raises InvalidRequest for a name that is no text.
     """
     if not isinstance(name, str):
         raise InvalidRequest(f"a chat's name is a text, got {type(name).__name__}", field="name")
@@ -30,9 +30,7 @@ def chat_id(name: str) -> str:
 
 
 def kept_as(name: str) -> str:
-    """In the notebook: the name itself where it is an id; else what can be read of it and a hash of all, the same for
-    the same name.
-    """
+    """The chat's id in the notebook: its name where that can be an id; else what is readable of it, and its hash."""
     if IDENTIFIER.fullmatch(name) and name not in STEPS and len(name) <= NAME_LENGTH:
         return name
     name = unicodedata.normalize("NFC", name)
@@ -43,7 +41,7 @@ def kept_as(name: str) -> str:
 
 @cache
 def _kernel() -> str:
-    """Of the file that tells how to reach this kernel: Jupyter names it after the kernel. Elsewhere, of the process."""
+    """A hash of the path of the connection file, which Jupyter names after the kernel; elsewhere a random one."""
     app = Application.instance() if Application.initialized() else None
     file = str(getattr(app, "abs_connection_file", "") or "")
     return _digest(file or uuid.uuid4().hex, KERNEL_LENGTH)

@@ -50,22 +50,24 @@ def map(
     progress: bool = True,
     **options: Any,
 ) -> Any:
-    """Ask the same of every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
+    """Ask the same about every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
-    `prompt` is a template, `{{value}}` for an item of a list or a Series, `{{column}}` or `{{row["a column"]}}` for a
-    DataFrame, where a level of the index that has a name is one as well, or a function of the item or row. A template
-    has something of the row in it, unless an image or the like goes with it: `images`, `audio` and `videos` are columns
-    with each row's image or images, sound or sounds, video or videos, as `nbgen.generate` takes them ("value" of a list
-    or a Series), or functions. With a `schema` its fields become columns. Further columns: text, reasoning (where the
-    model told thoughts apart), finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row
-    that fails says why in `error` and leaves the others alone; how many did is said at the end. With a `sampling_seed`
-    rows that ask the same have the same answer.
+    `prompt` is a function of the item or row, or a template: `{{value}}` is an item of a list or a Series, `{{column}}`
+    or `{{row["a column"]}}` a column of a DataFrame, or a level of its index that has a name. A template must have
+    something of the row in it, unless media go with it: `images`, `audio` and `videos` name columns ("value" of a list
+    or a Series) that hold what `nbgen.generate` takes as such, or are functions of the row.
+
+    Columns of the result are the fields of the `schema`, where there is one, text, reasoning (where the model told
+    thoughts apart), finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s and error. A row that fails
+    says why in `error`, and the others go on; how many failed is said at the end. With a `sampling_seed` rows that ask
+    the same have the same answer.
+
     Ctrl-C stops all and returns what is done. That is no error: cells that wait for their turn, as in "Run All", then
-    run with a table that is not whole. `resume=` takes such a DataFrame, and `cache=` the name of a file, made with its
-    folders, to do only the rest the next time. All that are asked are of one model: where it is unloaded or another one
-    takes its place, that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by
-    its files and how they are read (of servers of other kinds by its name alone), and takes none of one that is being
-    trained.
+    run with an incomplete table. To do only the rest the next time, give that DataFrame as `resume=`, or the name of a
+    file as `cache=`, which is made with its folders. One model answers all rows: where it is unloaded or replaced
+    meanwhile, that stops all too, and `error` of the rest says so. The file keeps the answers of each model apart, by
+    its files and how they are read (for servers of other kinds, by its name alone), and none of a model in training.
+
     `concurrency` requests are in flight at once, and a few more rows are read ahead. Options are those of
     `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and where the first row
     shows the prompt to be wrong for all.

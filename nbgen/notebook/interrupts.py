@@ -1,4 +1,4 @@
-"""Ctrl-C while something ends that must not be lost, as where Stop is clicked twice, and while nothing happens.
+"""Ctrl-C while results are put together, which a second Ctrl-C must not lose, and while an event loop waits.
 
 Knows signals; nothing of what ends, nor of what is awaited.
 """
@@ -14,13 +14,14 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-#: So soon Ctrl-C is heard by who waits.
+#: How long a loop that waits may take to hear of Ctrl-C.
 TICK_SECONDS = 0.1
 
 
 class Interrupts:
-    """Within it Ctrl-C is heard until `ignore` is called, and not from then on. On another than the main thread, which
-    alone hears it, this does nothing.
+    """A context in which Ctrl-C is heard until `ignore` is called, and not from then on.
+
+    It does nothing on other threads than the main one, which alone hears Ctrl-C.
     """
 
     def __enter__(self) -> Interrupts:
@@ -44,10 +45,10 @@ _waiting: set[asyncio.Task[Any]] = set()
 
 @contextmanager
 def waking() -> Iterator[None]:
-    """Within it the running loop wakes up now and then: ipykernel cancels the cell's task on a signal, of which a loop
-    that waits for a socket does not hear (7.4).
+    """A context in which the running loop wakes up now and then, to notice that ipykernel cancelled the cell's task.
 
-    A terminal's IPython would break off the loop, in which nothing is closed then: there, too, the task is cancelled.
+    ipykernel (7.4) does so on a signal, and a loop that waits for a socket does not hear of signals. IPython in a
+    terminal would break off the loop, which closes nothing; here the task is cancelled there, too.
     """
     loop, task, terminal = asyncio.get_running_loop(), asyncio.current_task(), _is_broken_off()
     assert task is not None

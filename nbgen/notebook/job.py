@@ -1,4 +1,4 @@
-"""The rows of one map on their way: written one after another, found in the cache or asked, and told of meanwhile.
+"""The rows of one `nbgen.map`: each is written, found in the cache or asked, while a line tells how far they are.
 
 Knows how far they are; nothing of what they ask.
 """
@@ -19,19 +19,19 @@ from nbgen.notebook.rows import DONE, Rows
 
 
 class Job:
-    """What is open of `work`, done by `batch`; `kept` has rows of before."""
+    """Has `batch` answer the open rows of `work`; `kept` is the cache of earlier answers."""
 
     def __init__(self, work: Rows, batch: Batch, kept: RowCache | None) -> None:
         self._work = work
         self._batch = batch
         self._kept = kept
         self._keys: dict[int, str] = {}
-        #: Rows that need not be asked, as there are answers.
+        #: How many rows need not be asked, since their answers are there.
         self._known = sum(result.finish_reason in DONE for result in work.results)
         self._next_line = 0.0
 
     def run(self, progress: bool, over: Callable[[], None]) -> None:
-        """Do it, with a line that says how far it is and goes when all is done. `over` as in the batch."""
+        """Answer all open rows. A line says how far they are, and goes at the end. `over` is that of `Batch.run`."""
         line = ProgressLine() if progress and any(self._work.open()) else None
         started = time.monotonic()
 
@@ -65,7 +65,7 @@ class Job:
         return " · ".join(part for part in parts if part), done / total
 
     def _rows(self) -> Iterator[tuple[int, Result]]:
-        """Those that have to be asked, each written when it is its turn."""
+        """The rows that have to be asked, each of them written when its turn comes."""
         for number, result in enumerate(self._work.results):
             if result.finish_reason in DONE:
                 self._count(number)
@@ -73,7 +73,7 @@ class Job:
                 yield number, result
 
     def _count(self, number: int) -> None:
-        """A row that an earlier result has is one of those that ask the same, in the cache too."""
+        """Count a row that an earlier result has answered among those that ask the same, in the cache too."""
         if self._kept is not None:
             with suppress(Exception):  # it has an answer, whatever is wrong with it now
                 self._kept.key(self._work.question(number))

@@ -1,0 +1,26 @@
+"""Ids of texts and texts of ids, for who asks for these alone; and which ids a model has."""
+
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.errors import InvalidRequest
+from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
+
+
+def translated(request: TokenizeRequest | DetokenizeRequest, tokenizer: Tokenizer, vocab: int) -> TokenizerAnswer:
+    """Ids of texts that are no chat, or texts of ids. Raises InvalidRequest."""
+    if isinstance(request, DetokenizeRequest):
+        for ids in request.token_ids:
+            check_ids(ids, "tokens", vocab)
+        texts = tokenizer.texts(request.token_ids, skip_special_tokens=request.skip_special_tokens)
+        return TokenizerAnswer(rid=request.rid, texts=texts)
+    found = [tokenizer.encode(text, add_special_tokens=request.add_special_tokens) for text in request.texts]
+    return TokenizerAnswer(rid=request.rid, token_ids=found)
+
+
+def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int, *, tokenized: bool = False) -> None:
+    """Raise InvalidRequest for an id that is none of the vocabulary's; where it was `tokenized`, nobody wrote it."""
+    for token in ids:
+        if not 0 <= token < vocab:
+            what = "the text, as the model's tokenizer reads it," if tokenized else field
+            raise InvalidRequest(
+                f"{what} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
+            )
