@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.data_frames import is_polars
+from nbgen.notebook.data_frames import other_table
 from nbgen.notebook.table import markdown_table
 
 
@@ -64,12 +64,12 @@ def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as a prompt shows it: a table of pandas or polars as Markdown, anything else as str() has it."""
+    """A value as a prompt shows it: a table of pandas, polars or pyarrow as Markdown, anything else as str() has it."""
     pandas, polars = (sys.modules.get(name) for name in ("pandas", "polars"))
     if any(library is not None and isinstance(value, library.Series) for library in (pandas, polars)):
         value = value.to_frame()
-    if is_polars(value):  # of which str() leaves most out
-        return markdown_table(value.columns, value.iter_rows())
+    if table := other_table(value):  # of which str() leaves most out
+        return markdown_table(*table)
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)
