@@ -116,6 +116,8 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
     takes = "a prompt is a text or a list of messages"
     if isinstance(prompt, Mapping):
         raise InvalidRequest(f"{takes}: put a message alone into a list, [{prompt!r:.80}]")
+    if hasattr(prompt, "columns"):  # which iterates over its columns' names
+        raise InvalidRequest(f"{takes}, got {type(prompt).__name__}: nbgen.map asks for each of its rows")
     if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
     turns = list(prompt)

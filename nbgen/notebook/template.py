@@ -5,8 +5,9 @@ Knows how values look in a prompt; nothing of where the prompt goes.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from inspect import isroutine
 from types import CodeType
 from typing import Any
@@ -73,6 +74,16 @@ def as_text(value: Any) -> str:
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)
+
+
+def in_single_braces(text: str, names: Collection[str]) -> str | None:
+    """One of the names that a text without double braces has in single ones, as f-strings have them.
+
+    The braces of code and of TeX are left out.
+    """
+    if "{{" in text or re.search("[fF][rR]?[\"']", text):
+        return None
+    return next((name for name in re.findall(r"(?<![\w^}$\\])\{([^\W\d]\w*)\}", text) if name in names), None)
 
 
 def with_index(frame: Any) -> Any:
