@@ -305,7 +305,7 @@ def test_a_label_that_is_missing_is_one_as_well(index: Any) -> None:
 
 def test_a_table_of_another_library_is_no_earlier_result() -> None:
     earlier = PolarsFrame(**prepared(["a"]).to_df().to_dict("list"))
-    with pytest.raises(InvalidRequest, match="resume is the pandas DataFrame that nbgen.map returned, got <class"):
+    with pytest.raises(InvalidRequest, match=r"resume is the pandas DataFrame that nbgen.map returned, got <class"):
         prepared(["a"]).take(earlier)
 
 
