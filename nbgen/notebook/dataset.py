@@ -52,6 +52,8 @@ def map(
 ) -> Any:
     """Ask the same of every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
+    `data` is a list, a Series or a DataFrame, or a table of polars or pyarrow.
+
     `prompt` is a template, `{{value}}` for an item of a list or a Series, `{{column}}` or `{{row["a column"]}}` for a
     DataFrame, where a level of the index that has a name is one as well, or a function of the item or row. A template
     has something of the row in it, unless an image or the like goes with it: `images`, `audio` and `videos` are columns
