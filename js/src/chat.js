@@ -132,8 +132,10 @@ export class Chat {
     this.#compose.input.focus();
   }
 
-  /** Show a run that some other program started, or one that goes on `after` another. */
-  adopt({ run, messages, after }) {
+  /** Show a run that some other program started, or one that goes on `after` another, once it is known what was before. */
+  adopt(begun) {
+    if (!this.#known) return this.#opened.then(() => this.adopt(begun));
+    const { run, messages, after } = begun;
     const stale = after && (!this.#tree.answer(after) || this.#caller.stopped(after));
     if (stale || this.#tree.answer(run)) return;
     if (!messages) {
@@ -147,7 +149,7 @@ export class Chat {
 
   /** An event of this chat, whichever view or program caused it. */
   receive(event, data) {
-    if (event === "started") return this.#started(data);
+    if (event === "started") return this.#known ? this.#started(data) : this.adopt(data);
     if (event === "expanded") return this.#variables.receive(data);
     this.#conversation.empty.hear(data);
     this.#answering.receive(event, data);

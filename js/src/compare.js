@@ -55,7 +55,7 @@ export class Compare {
     if (this.#cells.some(({ server }) => server !== undefined)) this.#kernel = this.#through();
     try {
       const known = await this.#look(this.#kernel?.turns());
-      if (!known && !this.#open.length && this.#compose.text.trim()) this.#start(this.#compose.text);
+      if (!known && !this.#cells.some(({ run }) => run) && !this.#open.length && this.#compose.text.trim()) this.#start(this.#compose.text);
     } catch (error) {
       this.#frame.say(error.message);
     }
@@ -89,11 +89,12 @@ export class Compare {
     if (!common(this.#frame, event, shown, this.#open.length)) this.#handlers[event]?.(data, cell);
   }
 
-  /** Show the newest answers that the server knows, and those `through` the kernel; how many are known. */
+  /** Show the newest answers that the server knows, and those `through` the kernel; how many are known. What is begun meanwhile is newer. */
   async #look(through) {
+    const shown = this.#cells.map(({ run }) => run);
     const [chat, others] = await Promise.all([this.#transport.snapshot(), through]);
     const turns = [...(chat?.turns ?? []), ...(others ?? [])];
-    this.#restore(turns);
+    this.#restore(turns, shown);
     return turns.length;
   }
 
@@ -169,11 +170,11 @@ export class Compare {
     this.#busy("Sending");
   }
 
-  /** Every cell's newest answer, unless one is still to come. */
-  #restore(turns) {
+  /** Every cell's newest answer, unless one is still to come, or it shows another than when it was asked for. */
+  #restore(turns, shown) {
     this.#cells.forEach((cell, i) => {
       const turn = turns.findLast(({ run }) => run?.endsWith(`.${i}`));
-      if (!turn || cell.runs.has(turn.run) || cell.state !== "idle") return;
+      if (!turn || cell.runs.has(turn.run) || cell.run !== shown[i] || cell.state !== "idle") return;
       this.#started({ run: turn.run });
       if (!turn.finish_reason && !turn.error) return this.#transportOf(cell).follow(turn.run, 0);
       cell.answer.add(turn.content, 0, turn.reasoning);

@@ -35,6 +35,8 @@ function mount(model, host, direct) {
   host.replaceChildren(panel.element);
   panel.open(way);
   released.look();
+  let looking = null; // a panel that is closed meanwhile never hears
+  const look = (glance) => (looking ??= panel.refresh(glance).finally(() => (looking = null)));
   const move = (direct) => {
     way.take(direct);
     released.look();
@@ -44,7 +46,7 @@ function mount(model, host, direct) {
     panel.close();
     own.silence();
   };
-  return { panel, move, close };
+  return { panel, look, move, close };
 }
 
 /** The widget's model for one panel, whose listeners end together. */
@@ -63,12 +65,12 @@ async function render({ model, el }) {
   const host = h("div");
   el.append(host);
   let direct = await directServer(model);
-  let { panel, move, close } = mount(model, host, direct);
+  let { panel, look, move, close } = mount(model, host, direct);
   const renew = () => {
     const { draft } = panel;
     const focused = host.contains(focusOf(host));
     close();
-    ({ panel, move, close } = mount(model, host, direct));
+    ({ panel, look, move, close } = mount(model, host, direct));
     if (draft) panel.draft = draft;
     if (focused) panel.focus?.();
   };
@@ -84,9 +86,8 @@ async function render({ model, el }) {
     if (message.type === "started" || (message.type === "begun" && !document.hidden)) panel.adopt(message);
     else if (message.type === "expanded") panel.receive("expanded", message);
   };
-  let looking = null;
   const looked = ({ type }) => {
-    if (direct && !document.hidden) looking ??= panel.refresh(type === "focus").finally(() => (looking = null));
+    if (direct && !document.hidden) look(type === "focus");
   };
   document.addEventListener("visibilitychange", looked);
   window.addEventListener("focus", looked);

@@ -85,13 +85,24 @@ function number(model, { name, label, ...attributes }, say) {
 }
 
 function stops(model) {
-  const input = h("textarea", { rows: 1, dir: "auto", placeholder: "one a line" });
-  shows(model, "params", input, () => (model.get("params").stop ?? []).join("\n"));
+  const input = h("textarea", { rows: 1, dir: "auto", placeholder: "one a line, \\n within", title: "Within a text \\n is a line end and \\t a tab" });
+  const renew = shows(model, "params", input, () => (model.get("params").stop ?? []).map(inLine).join("\n"));
   input.addEventListener("change", () => {
-    const strings = input.value.split("\n").filter(Boolean);
+    const strings = input.value.split("\n").filter(Boolean).map(unescaped);
     setParam(model, "stop", strings.length ? strings : undefined);
+    renew();
   });
   return h("label", {}, "Stop strings", input);
+}
+
+/** A text in one line, with the escapes that `%%nbgen --stop` takes (nbgen/notebook/magic_line.py). */
+export function inLine(text) {
+  return text.replace(/\\(?=[nt\\\n\t])/g, "\\\\").replaceAll("\n", "\\n").replaceAll("\t", "\\t");
+}
+
+/** The text again. */
+export function unescaped(line) {
+  return line.replace(/\\([nt\\])/g, (_, letter) => ({ n: "\n", t: "\t" })[letter] ?? letter);
 }
 
 function systemPrompt(model) {

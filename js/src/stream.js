@@ -98,10 +98,11 @@ export class Stream {
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data);
   }
 
-  /** Show the newest text that the server knows, and go on reading it. */
+  /** Show the newest text that the server knows, and go on reading it; what was begun since it was asked is newer. */
   async #look() {
+    const shown = this.#run;
     const { run } = (await this.#transport.snapshot()) ?? {};
-    if (run && !this.#runs.has(run.run) && !this.#live) this.#restore(run);
+    if (run && shown === this.#run && !this.#runs.has(run.run) && !this.#live) this.#restore(run);
   }
 
   #begin(prompt) {

@@ -120,3 +120,16 @@ test("a question that is sent before it is known what was said goes with it", as
   assert.deepEqual(asked, [["one", "half", "two"]]);
   assert.match(shown(), /one.*two/);
 });
+
+test("an answer that begins before it is known what was said stands after all of that", async (context) => {
+  const { chat, server, shown } = panel(context, [ASKED, { ...BEGUN, finish_reason: { type: "stop" } }, { ...BEGUN, content: "other", run: "o", finish_reason: { type: "stop" } }]);
+  const opened = chat.open(server);
+  const messages = [ASKED, { role: "assistant", content: "half" }, { role: "user", content: "two" }];
+  chat.receive("started", { run: "s", messages });
+  await opened;
+  await new Promise(setImmediate);
+  assert.deepEqual(server.followed, [["s", 0]]);
+  context.mock.timers.tick(0);
+  assert.match(shown(), /one.*half.*two/);
+  assert.match(shown(), /1\/2/, "the first question has two answers");
+});

@@ -87,3 +87,17 @@ test("the thoughts of an answer are there again when the panel is", async () => 
   await grid.open({ snapshot: async () => ({ turns: [{ run: "r.0", content: "yes", reasoning: "let me see", finish_reason: { type: "stop" } }] }) });
   assert.match(grid.element.textContent, /let me see/);
 });
+
+test("an answer that is begun and ends before it is known what was there stays, and is asked for once", async () => {
+  for (const turns of [[{ run: "old.0", content: "first", finish_reason: { type: "stop" } }], []]) {
+    const traits = { chat: "c", cells: [{ label: "a", params: {} }], columns: 1, prompt: "hi" };
+    const server = { started: [], snapshot: async () => ({ turns }), start: (body) => server.started.push(body.id) };
+    const grid = new Compare({ get: (name) => traits[name], set: () => {}, save_changes: () => {}, send: () => {} }, "m");
+    const opened = grid.open(server);
+    grid.receive("started", { run: "new.0" });
+    grid.receive("error", { run: "new.0", error: { message: "full" } });
+    await opened;
+    assert.match(grid.element.textContent, /full/);
+    assert.deepEqual(server.started, []);
+  }
+});

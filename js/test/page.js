@@ -49,6 +49,9 @@ class Element {
   querySelector(tag) {
     return [...this.elements()].find((element) => element.tag === tag) ?? null;
   }
+  contains() {
+    return false;
+  }
   focus() {}
   get children() {
     return this.childNodes;

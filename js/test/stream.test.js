@@ -76,3 +76,13 @@ test("a text that another page has gone on with stays whole: its first tokens ar
   press("Continue");
   assert.deepEqual(asked[2].prefix_ids, []);
 });
+
+test("a text that is begun and ends before it is known what was there stays", async () => {
+  const { stream, server, answer } = panel();
+  server.run = { run: "old", prompt: "hi", state: "done" };
+  const opened = stream.open(server);
+  stream.receive("started", { run: "new", prompt: "ho" });
+  answer("new", " there", [[7, " there", 0]]);
+  await opened;
+  assert.match(stream.element.textContent, /ho there/);
+});

@@ -18,7 +18,7 @@ from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.data_frames import import_pandas
 from nbgen.notebook.display import in_page
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
+from nbgen.notebook.request import builtin, chat_messages, chat_options, continued, one_answer, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
@@ -162,8 +162,8 @@ def compare(
     """
     if not isinstance(prompt, str):
         raise InvalidRequest(f"one text is the prompt of all answers, got {type(prompt).__name__}", field="prompt")
-    if complete and system:
-        raise InvalidRequest("complete=True continues one text: it takes no system prompt", field="system")
+    if complete:
+        continued(prompt, system)
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
     given = builtin(options | ({} if template_options is None else {"template_options": template_options}))
     axes = {name: value for name, value in given.items() if _is_axis(name, value)}

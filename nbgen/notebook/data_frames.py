@@ -1,11 +1,12 @@
 """pandas where it is asked for: it takes longer to import than all of nbgen, and not everybody has it.
 
-Tables of polars are known by what they have.
+Tables of polars and pyarrow are known by what they have.
 """
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any, TypeGuard
+from typing import Any
 
 from nbgen.errors import NbgenError
 
@@ -15,6 +16,8 @@ def import_pandas(name: str) -> Any:
 
     A thread imports it: Ctrl-C in the middle would leave a pandas that works no more until the kernel is started again.
     """
+    if "pandas" in sys.modules:
+        return import_module("pandas")
     try:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(import_module, "pandas").result()
@@ -22,6 +25,16 @@ def import_pandas(name: str) -> Any:
         raise NbgenError(f"{name} returns a pandas DataFrame: pip install pandas") from None
 
 
-def is_polars(value: object) -> TypeGuard[Any]:
-    """Whether it is a DataFrame of polars."""
-    return hasattr(value, "iter_rows") and isinstance(getattr(value, "columns", None), list)
+def other_table(value: Any) -> tuple[list[str], list[tuple[Any, ...]]] | None:
+    """The columns and rows of a table of polars or pyarrow, both of which are iterated over by columns; else None."""
+    columns = getattr(value, "columns", None)
+    if hasattr(value, "iter_rows") and isinstance(columns, list):
+        return columns, list(value.iter_rows())
+    if hasattr(value, "to_pylist") and isinstance(columns, list):
+        return value.schema.names, list(zip(*map(values, columns), strict=True)) if columns else [()] * len(value)
+    return None
+
+
+def values(data: Any) -> list[Any]:
+    """What is iterated over, of pyarrow's arrays as Python's own values."""
+    return list(data.to_pylist() if hasattr(data, "to_pylist") else data)

@@ -52,6 +52,8 @@ def map(
 ) -> Any:
     """Ask the same about every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
+    `data` is a list, a Series or a DataFrame, or a table of polars or pyarrow.
+
     `prompt` is a function of the item or row, or a template: `{{value}}` is an item of a list or a Series, `{{column}}`
     or `{{row["a column"]}}` a column of a DataFrame, or a level of its index that has a name. A template must have
     something of the row in it, unless media go with it: `images`, `audio` and `videos` name columns ("value" of a list

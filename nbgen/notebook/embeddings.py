@@ -15,6 +15,7 @@ import numpy as np
 from nbgen.errors import InvalidRequest, renamed
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
+from nbgen.notebook.data_frames import values
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import Prompt, of_adapter
 from nbgen.notebook.short_traceback import short_traceback
@@ -78,11 +79,11 @@ def _adapter_named() -> Iterator[None]:
 
 def _listed(texts: Any) -> list[str]:
     """What should be texts. Raises InvalidRequest that names the first that is none."""
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
-        raise InvalidRequest(f"texts are a text or a list of texts, got {type(texts).__name__}", field="texts")
     if hasattr(texts, "columns"):  # a DataFrame, which iterates over its columns or their names
         raise InvalidRequest("texts are one column of a DataFrame: choose it, frame[…]", field="texts")
-    several = list(texts)
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise InvalidRequest(f"texts are a text or a list of texts, got {type(texts).__name__}", field="texts")
+    several = values(texts)
     for place, text in enumerate(several):
         if not isinstance(text, str):
             raise InvalidRequest(f"texts are texts; number {place}, counted from 0, is {text!r:.80}", field="texts")

@@ -15,8 +15,8 @@ import msgspec
 
 from nbgen.notebook.template import missing, with_index
 
-#: What pydantic's models have for it, polars' tables, and arrays and what counts their rows.
-CONVERTERS = ("model_dump", "to_dicts", "tolist")
+#: What pydantic's models have for it, tables of polars and pyarrow, and arrays and what counts their rows.
+CONVERTERS = ("model_dump", "to_dicts", "to_pylist", "tolist")
 
 
 def json_text(value: Any) -> str:

@@ -33,7 +33,7 @@ def parsed(magic: Any, line: str) -> Namespace:
         raise UsageError(f"{line}: {error}") from None
     except UsageError as error:
         unknown = str(error).removeprefix("unrecognized arguments: ")
-        more = "" if unknown == str(error) else _suggestion(magic.parser._option_string_actions, words, unknown.split())
+        more = "" if unknown == str(error) else _suggestion(magic.parser, words, unknown.split())
         raise UsageError(f"{error}{more}") from None
     return options
 
@@ -57,13 +57,22 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text)
 
 
-def _suggestion(known: Mapping[str, Any], words: list[str], unknown: list[str]) -> str:
-    """What was probably meant by words that are none: an option that is spelt alike, or a value of several words."""
-    if unknown[0].startswith("-"):
+def _suggestion(parser: Any, words: list[str], unknown: list[str]) -> str:
+    """What was probably meant by words that are none: an option that is spelt alike or as in Python, a value of several
+    words, or the question.
+    """
+    known: Mapping[str, Any] = parser._option_string_actions
+    name, equals, _ = unknown[0].partition("=")
+    if name.startswith("-") or equals:
         names = [name[2:] for name in known if name.startswith("--")]
-        alike = difflib.get_close_matches(unknown[0].lstrip("-"), names, 1)
+        said = name.lstrip("-").replace("_", "-")
+        alike = [name for name in names if name.startswith(said)] or difflib.get_close_matches(said, names, 1)
         return f"; did you mean --{alike[0]}?" if alike else ""
     place = words.index(unknown[0]) if unknown[0] in words else 0
     option, value = words[max(place - 2, 0) : place] if place > 1 else ("", "")
-    takes = option == "load" or (option in known and known[option].nargs != 0)
-    return f"; quote a value of several words: {option} {shlex.quote(' '.join([value, *unknown]))}" if takes else ""
+    takes = option == "load" or (
+        option in known and known[option].nargs != 0 and known[option].type not in (int, float)
+    )
+    if takes:
+        return f"; quote a value of several words: {option} {shlex.quote(' '.join([value, *unknown]))}"
+    return "; what is asked goes into the lines below this one" if parser.prog == "%nbgen" else ""

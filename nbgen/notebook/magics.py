@@ -31,7 +31,7 @@ from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescape
 from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.short_traceback import EXPECTED, shortened
-from nbgen.notebook.template import fill
+from nbgen.notebook.template import fill, in_single_braces
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
 
@@ -162,6 +162,8 @@ class NbgenMagics(Magics):
         names = _names(self.shell)
         prompt, system = cell.removesuffix("\n"), options.system or ""
         if not options.raw:
+            if single := in_single_braces(cell, names.keys() - self.shell.user_ns_hidden):
+                print(f"{{{single}}} is sent as it stands: {{{{{single}}}}}, in two braces, puts in its value.")
             prompt, system = self._filled(prompt, names), self._filled(system, names)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
         schema = _schema(options.schema, names) if options.schema else None

@@ -47,9 +47,15 @@ def asked(
     """The part of a run's body that may differ where options do not: `messages`, or `prompt` and `media`."""
     if not complete:
         return {"messages": with_media(chat_messages(prompt, system), media or [])}
-    if not isinstance(prompt, str) or system:
-        raise InvalidRequest("complete=True continues one text: it takes no messages and no system prompt")
-    return {"prompt": prompt, **({"media": media} if media else {})}
+    return {"prompt": continued(prompt, system), **({"media": media} if media else {})}
+
+
+def continued(prompt: Prompt, system: str | None) -> str:
+    """The text that `complete=True` continues. Raises InvalidRequest for messages, and for a system prompt."""
+    if isinstance(prompt, str) and not system:
+        return prompt
+    words = "complete=True continues one text: it takes no messages and no system prompt"
+    raise InvalidRequest(words, field="system" if system else "prompt")
 
 
 def question(text: Any, media: list[Part]) -> dict[str, Any]:
@@ -110,6 +116,8 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
     takes = "a prompt is a text or a list of messages"
     if isinstance(prompt, Mapping):
         raise InvalidRequest(f"{takes}: put a message alone into a list, [{prompt!r:.80}]")
+    if hasattr(prompt, "columns"):  # which iterates over its columns' names
+        raise InvalidRequest(f"{takes}, got {type(prompt).__name__}: nbgen.map asks for each of its rows")
     if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
     turns = list(prompt)

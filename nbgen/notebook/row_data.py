@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.data_frames import import_pandas, is_polars
+from nbgen.notebook.data_frames import import_pandas, other_table, values
 
 
 class RowData:
@@ -37,13 +37,13 @@ class RowData:
         if isinstance(data, pandas.DataFrame):
             rows = list(data.itertuples(index=False, name=None)) if len(data.columns) else [()] * len(data)
             return cls(data.index, rows, _apart(data.columns))
-        if is_polars(data):  # which iterates over columns
-            rows = list(data.iter_rows())
-            return cls(pandas.RangeIndex(len(rows)), rows, data.columns)
+        if table := other_table(data):
+            columns, rows = table
+            return cls(pandas.RangeIndex(len(rows)), rows, _apart(columns))
         if isinstance(data, Mapping):
             data = pandas.Series(data, dtype=object)
-        values = list(data)
-        return cls(data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(values)), values)
+        items = values(data)
+        return cls(data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(items)), items)
 
     def remedy(self, source: str) -> str:
         """How a prompt names a column whose own name is none in Python, or an item's member; empty for other names."""

@@ -83,8 +83,13 @@ class Rows:
 
     def take(self, earlier: Any) -> None:
         """The rows that an earlier result has whole, found by their index."""
+        import pandas
+
+        if not isinstance(earlier, pandas.DataFrame):
+            words = f"resume is the pandas DataFrame that nbgen.map returned, got {type(earlier)}"
+            raise InvalidRequest(words, field="resume")
         needed = ("text", "finish_reason", "ttft_s", *COUNTS)
-        if absent := [name for name in needed if name not in getattr(earlier, "columns", ())]:
+        if absent := [name for name in needed if name not in earlier.columns]:
             raise InvalidRequest(
                 f"resume is what nbgen.map returned; this has no column {', '.join(absent)}", field="resume"
             )

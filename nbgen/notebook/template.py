@@ -5,14 +5,15 @@ Knows how values look in a prompt; nothing of where the prompt goes.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from inspect import isroutine
 from types import CodeType
 from typing import Any
 
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.data_frames import is_polars
+from nbgen.notebook.data_frames import other_table
 from nbgen.notebook.table import markdown_table
 
 
@@ -64,15 +65,25 @@ def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as a prompt shows it: a table of pandas or polars as Markdown, anything else as str() has it."""
+    """A value as a prompt shows it: a table of pandas, polars or pyarrow as Markdown, anything else as str() has it."""
     pandas, polars = (sys.modules.get(name) for name in ("pandas", "polars"))
     if any(library is not None and isinstance(value, library.Series) for library in (pandas, polars)):
         value = value.to_frame()
-    if is_polars(value):  # of which str() leaves most out
-        return markdown_table(value.columns, value.iter_rows())
+    if table := other_table(value):  # of which str() leaves most out
+        return markdown_table(*table)
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)
+
+
+def in_single_braces(text: str, names: Collection[str]) -> str | None:
+    """One of the names that a text without double braces has in single ones, as f-strings have them.
+
+    The braces of code and of TeX are left out.
+    """
+    if "{{" in text or re.search("[fF][rR]?[\"']", text):
+        return None
+    return next((name for name in re.findall(r"(?<![\w^}$\\])\{([^\W\d]\w*)\}", text) if name in names), None)
 
 
 def with_index(frame: Any) -> Any:

@@ -33,7 +33,9 @@ _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {
 
 
 @short_traceback
-def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
+def infer(
+    model: str, inputs: Mapping[str, Any], *, outputs: str | Sequence[str] = (), **parameters: Any
+) -> dict[str, Any]:
     """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along.
 
     Numbers and lists of Python's are of the type that the model declares; arrays are of their own.
@@ -42,7 +44,8 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
         raise InvalidRequest(f"model is the name of one that the server has, got {type(model).__name__}", field="model")
     client = session.default_client()
     tensors, numbers = to_tensors(inputs, _declared(client, model, inputs))
-    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    names = [outputs] if isinstance(outputs, str) else outputs
+    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in names]
     body = {"inputs": tensors, "parameters": {**in_json(parameters, "parameters"), "binary_data_output": True}}
     try:
         answer, data = client.infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)

@@ -51,6 +51,11 @@ class Tools:
                     f"a tool is a function, or a dict as OpenAI has it; got {each!r:.80}", field="tools"
                 )
 
+    @property
+    def nameless(self) -> bool:
+        """Whether there is a function that no model can call."""
+        return "<lambda>" in self._functions
+
     def rounds(self, answer: TextStream, ask: Ask) -> Iterator[TextStream]:
         """The answer, to be read, and after each that called functions the one that `ask` gives with what they told."""
         for left in reversed(range(MAX_ROUNDS)):
@@ -84,6 +89,8 @@ class Tools:
 def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What a run is told of tools and of its template, without what is not asked for."""
     box = tools if isinstance(tools, Tools) else Tools(tools)
+    if box.nameless:
+        raise InvalidRequest("a lambda has no name that a model could call it by: write def name(…)", field="tools")
     if isinstance(choice, str) and choice not in ("auto", "required", "none"):
         choice = {"type": "function", "function": {"name": choice}}
     if not isinstance(template_options or {}, Mapping):

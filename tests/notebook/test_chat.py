@@ -44,6 +44,11 @@ def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: Privat
     assert repr(chat) == f"Chat({chat.chat!r}, transport='auto')"
 
 
+def test_where_no_widgets_are_shown_a_panel_says_what_it_needs(chat: Chat) -> None:
+    said = chat._repr_mimebundle_()[0]["text/plain"]
+    assert said.startswith("The chat panel needs the kernel that made it, and a page with widgets.")
+
+
 def test_options_are_checked_at_once(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
         nbgen.Chat(temprature=1)

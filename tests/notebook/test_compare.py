@@ -37,8 +37,9 @@ def test_every_list_is_an_axis_of_the_grid(connected: PrivateServer) -> None:
 
 
 def test_a_text_that_is_continued_has_no_system_prompt() -> None:
-    with pytest.raises(InvalidRequest, match="takes no system prompt"):
-        nbgen.compare("hi", system="be short", complete=True)
+    for ask in (nbgen.compare, nbgen.generate):
+        with pytest.raises(InvalidRequest, match=r"^complete=True continues one text: it takes no messages and no "):
+            ask("hi", system="be short", complete=True)
 
 
 def test_lists_of_stop_strings_are_values_and_lists_of_those_are_axes(connected: PrivateServer) -> None:

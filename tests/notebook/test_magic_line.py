@@ -15,7 +15,16 @@ from tests.notebook.test_magics import run
         ("%nbgen load ./my big model", "quote a value of several words: load './my big model'"),
         ("%nbgen load ./m x --quantization int8", "quote a value of several words: load './m x'"),
         ("%%nbgen --system You are a pirate\nhi", "quote a value of several words: --system 'You are a pirate'"),
-        ("%%nbgen hello there\nhi", "unrecognized arguments: hello there\n"),
+        (
+            "%%nbgen hello there\nhi",
+            "unrecognized arguments: hello there; what is asked goes into the lines below this",
+        ),
+        (
+            "%%nbgen -t 0 hello there\nhi",
+            "unrecognized arguments: hello there; what is asked goes into the lines below",
+        ),
+        ("%%nbgen max_new_tokens=3\nhi", "did you mean --max-new-tokens?"),
+        ("%%nbgen temp=0\nhi", "did you mean --temperature?"),
         ("%%nbgen --temprature 3\nhi", "unrecognized arguments: --temprature 3; did you mean --temperature?"),
         ("%%nbgen --model x\nhi", "unrecognized arguments: --model x\n"),
         ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),

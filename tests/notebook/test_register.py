@@ -91,6 +91,12 @@ def test_lists_are_of_the_type_that_a_model_declares(connected: PrivateServer) -
         nbgen.infer("third", {"x": [1]})
 
 
+def test_an_output_may_be_asked_for_by_its_name_alone(connected: PrivateServer) -> None:
+    nbgen.register("third", Scaled(3), inputs={"x": FOUR}, outputs={"scaled": FOUR})
+    for outputs in ("scaled", ["scaled"]):
+        assert list(nbgen.infer("third", {"x": [1, 2, 3, 4]}, outputs=outputs)) == ["scaled"]
+
+
 def test_what_is_no_module_is_refused_in_words(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match=r"a torch\.nn\.Module, got function"):
         nbgen.register("none", lambda x: x, inputs={"x": FOUR}, outputs={"y": FOUR})

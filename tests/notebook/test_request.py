@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from openai.types.chat import ChatCompletionMessage
@@ -80,6 +81,7 @@ def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
         ({"role": "user", "content": "x"}, {}, "put a message alone into a list"),
         (["a", "b"], {}, "got 2 texts: one at a time, or nbgen.map for answers"),
         ([{"role": "user", "content": "x"}], {"complete": True}, "complete=True continues one text"),
+        (pd.DataFrame({"text": ["x"]}), {}, "got DataFrame: nbgen.map asks for each of its rows"),
     ],
 )
 def test_mistakes_are_named(prompt: Any, options: dict[str, Any], words: str) -> None:

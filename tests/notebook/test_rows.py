@@ -10,6 +10,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook.media import as_text
 from nbgen.notebook.rows import Rows, _apart
 from nbgen.notebook.schema import Schema
+from tests.notebook.test_map import PolarsFrame
 
 PLAIN = {"complete": True, "system": None, "options": {}}
 
@@ -300,6 +301,12 @@ def test_a_label_that_is_missing_is_one_as_well(index: Any) -> None:
     rows = prepared(pd.Series(["a", "b"], index=index))
     rows.take(before.to_df())
     assert [result.text for result in rows.results] == ["A", "B"]
+
+
+def test_a_table_of_another_library_is_no_earlier_result() -> None:
+    earlier = PolarsFrame(**prepared(["a"]).to_df().to_dict("list"))
+    with pytest.raises(InvalidRequest, match=r"resume is the pandas DataFrame that nbgen.map returned, got <class"):
+        prepared(["a"]).take(earlier)
 
 
 def test_labels_that_are_there_twice_are_refused() -> None:

@@ -2,9 +2,11 @@
 
 import pandas
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.template import as_text, fill, filled, parsed
+from tests.notebook.test_magics import run
 from tests.notebook.test_map import PolarsFrame
 
 
@@ -81,3 +83,22 @@ def test_an_index_that_is_called_as_a_column_is_another_column() -> None:
 def test_a_table_keeps_an_index_that_says_something() -> None:
     series = pandas.Series([1, 2], index=["a", "b"], name="n")
     assert fill("{{s}}", {"s": series}) == "| index | n |\n| --- | --- |\n| a | 1 |\n| b | 2 |"
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("about {topic}", "{topic} is sent as it stands: {{topic}}, in two braces, puts in its value.\n"),
+        ("about {other} or {open}", ""),
+        ("about {{topic}}, not {topic}", ""),
+        ('print(f"{topic}")', ""),
+        (r"x^{topic} and \sqrt{topic}", ""),
+    ],
+)
+def test_a_variable_in_single_braces_is_told(shell: InteractiveShell, cell: str, told: str) -> None:
+    shell.user_ns["topic"] = "kernels"
+    said, good = run(shell, f"%%nbgen --max-new-tokens 1\n{cell}")
+    assert good
+    assert said.startswith(told)
+    assert ("is sent as it stands" in said) == bool(told)
+    assert run(shell, f"%%nbgen --raw --max-new-tokens 1\n{cell}")[0].find("as it stands") < 0

@@ -18,7 +18,7 @@ import pytest
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.tools import MAX_ROUNDS, Tools
+from nbgen.notebook.tools import MAX_ROUNDS, Tools, chat_body
 from tests.conftest import PATIENCE
 
 
@@ -96,6 +96,8 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
                 Tools(given)
     with pytest.raises(InvalidRequest, match="two tools are called weather: rename one"):
         Tools([Station().weather, functools.partial(Station().weather)])
+    with pytest.raises(InvalidRequest, match="a lambda has no name that a model could call it by"):
+        chat_body([lambda city: "rain"])
     assert Tools(None).json == Tools([]).json == []
 
 
