@@ -1,7 +1,7 @@
-"""From a request to the sequences that serve it: tokens, budget, seeds, stop conditions.
+"""Turns a request into the sequences that serve it: tokens, budget, seeds, stop conditions.
 
-Runs beside the engine's steps, in the thread that receives messages. What a request asks beyond what the model can do
-is refused here, with the numbers.
+Runs beside the engine's steps, in the thread that receives messages. A request for more than the model can do is
+refused here, with the numbers.
 """
 
 import copy
@@ -44,10 +44,10 @@ from nbgen.sampling_params import SamplingParams
 
 #: Tokens of the context that SGLang 0.5.23 leaves free.
 RESERVED_TOKENS = 2
-#: The id that stands where an embedding was given.
+#: The token id that stands for an input embedding.
 PLACEHOLDER = 1
 
-#: The ids of one, and its media where it has some.
+#: Token ids, and the media if there are any.
 Prompt = tuple[list[int], MediaPrompt | None]
 
 
@@ -70,16 +70,16 @@ class Admission:
         self.resize(model.kv_tokens)
 
     def close(self) -> None:
-        """End what decodes the files of requests."""
+        """End the process that decodes media files."""
         if self._processor is not None:
             self._processor.close()
 
     def resize(self, capacity: int) -> None:
-        """The KV cache now holds `capacity` tokens."""
+        """Note that the KV cache now holds `capacity` tokens."""
         self._capacity = min(capacity, self._model.context_length)
 
     def would_wait(self, request: Request) -> bool:
-        """Whether it is a chat, and what writes chats is busy with another, perhaps with its media."""
+        """Whether the request is a chat and the processor is busy with another chat, perhaps with its media."""
         is_chat = isinstance(request, GenerateRequest | TokenizeRequest) and request.messages is not None
         return is_chat and self._template is not None and self._template.lock.locked()
 
@@ -106,7 +106,7 @@ class Admission:
         return self._samples(request, prompt, params, media, reading)
 
     def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
-        """Ids of text, or text of ids. Raises InvalidRequest."""
+        """Token ids of a text or chat, or the text of token ids. Raises InvalidRequest."""
         if isinstance(request, EmbedRequest):
             raise InvalidRequest(
                 f"{self._model.name} does not appear to be an embedding model: it writes text; load an embedding "
@@ -126,7 +126,7 @@ class Admission:
         media: MediaPrompt | None,
         reading: AnswerReading,
     ) -> list[Sequence]:
-        """A sequence for each; what all of them have in common is worked out once."""
+        """One sequence a sample; everything that they have in common is computed once."""
         decode, adapter = self._decoder(params), self._adapters.find(request.adapter)
         skipped = self._tokenizer.skipped if params.skip_special_tokens else {}
         detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
@@ -148,7 +148,7 @@ class Admission:
             logit_processor=request.logit_processor,
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
-            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),  # before it is copied
+            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),  # before `detokenizer` is copied
             num_given=len(request.prefix_ids),
             logprobs=request.logprobs,
             tensors=request.tensors,
@@ -180,7 +180,7 @@ class Admission:
         )
 
     def _media(self, request: GenerateRequest) -> MediaPrompt | None:
-        """The prompt of a request with media, if it has any. Raises InvalidRequest."""
+        """The prompt of a request that has media; None if it has none. Raises InvalidRequest."""
         contents = [message.content for message in request.messages or [] if isinstance(message.content, list)]
         if not request.media and all(part.type == "text" for parts in contents for part in parts):
             return None
@@ -193,19 +193,19 @@ class Admission:
 
     @property
     def _answers(self) -> AnswerFormat | None:
-        """How the model writes more than text, by the template that chats go through."""
+        """How the model writes reasoning and tool calls, according to its chat template."""
         return (self._template or self._tokenizer).answers
 
     @cached_property
     def turn_ends(self) -> frozenset[int]:
-        """The special token that the template ends answers with, which a model's settings may not name, if any."""
+        """The special token with which the template ends an answer, if any: the model's settings may not name it."""
         found = self._tokenizer.special_at((self._template or self._tokenizer).turn_end)
         answers, text = self._answers, self._tokenizer.token_text
         return frozenset(token for token in found if answers is None or not answers.mentions(text(token)))
 
     @property
     def _template(self) -> Processor | None:
-        """The processor, where chats go through its template and not through the tokenizer's."""
+        """The processor if chats use its template; None if they use the tokenizer's."""
         return self._processor if self._processor is not None and self._processor.has_chat_template else None
 
     def _chat(
@@ -216,7 +216,7 @@ class Admission:
         opens: bool,
         continues: bool,
     ) -> list[int]:
-        """Ids of a chat of text. Raises InvalidRequest."""
+        """Token ids of a chat without media. Raises InvalidRequest."""
         if self._template is not None:
             self._tokenizer.check_chat(messages)
             own = {"tools": tools or None, "add_generation_prompt": opens, "continue_final_message": continues}
@@ -279,9 +279,9 @@ class Admission:
         check_ids(ids, field, self._model.vocab_size)
 
     def _holds(self, tried: dict[int, Prompt], request: GenerateRequest) -> bool:
-        """Whether a prompt leaves room for its answer: as long as it may be, or a quarter of the context.
+        """Whether the prompt leaves room for its answer: `max_new_tokens`, or a quarter of `_room` if none is given.
 
-        The last that does is kept in `tried`, by its number of messages: its media are not decoded once more.
+        `tried` keeps the last prompt that does, by its number of messages, so that its media are decoded once.
         """
         asked = request.params.max_new_tokens
         budget = asked if isinstance(asked, int) else self._room // 4
@@ -296,7 +296,7 @@ class Admission:
 
     @property
     def _room(self) -> int:
-        """Tokens of the longest sequence."""
+        """Most tokens that a sequence may have."""
         return min(self._model.context_length - RESERVED_TOKENS, self._capacity)
 
     def _budget(self, length: int, params: SamplingParams) -> int:
@@ -305,14 +305,14 @@ class Admission:
 
 
 def _prompt_field(request: GenerateRequest) -> str:
-    """What the prompt was sent as."""
+    """The request's field that held the prompt."""
     if request.messages is not None:
         return "messages"
     return "prompt" if request.text is not None else "input_ids"
 
 
 def _cut(embeds: Tensor | None, length: int) -> Tensor | None:
-    """The first `length` rows: of a prompt that was cut, the others would stand where the answer does."""
+    """The first `length` rows: those beyond a truncated prompt would take the positions of the answer."""
     if embeds is None or embeds.shape[0] <= length:
         return embeds
     width = embeds.shape[1]
@@ -321,12 +321,12 @@ def _cut(embeds: Tensor | None, length: int) -> Tensor | None:
 
 
 def _told(processor: str | None, custom_params: Any) -> Any:
-    """What a sample's processor is told, of which code may change all, and processors by name nothing within."""
+    """A sample's own copy of its processor's parameters: deep for client code, which may change nested values."""
     if processor is None:
         return None
     return copy.deepcopy(custom_params) if may_be_code(processor) else copy.copy(custom_params)
 
 
 def _signed(seed: int) -> int:
-    """The seed as a signed 64-bit integer, the next after the largest being the smallest."""
+    """The seed as a signed 64-bit integer; beyond the largest it wraps around."""
     return (seed + 2**63) % 2**64 - 2**63

@@ -1,4 +1,4 @@
-"""From a configuration to a running engine: load, probe, size the KV cache, wire the parts.
+"""Builds a running engine from a configuration: load the model, probe it, size the KV cache, wire the parts.
 
 Knows neither requests nor channels.
 """
@@ -41,25 +41,25 @@ from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
 
-#: Seconds for which second tokens wait where prompts come many at once: of 32, first tokens came in half the time.
+#: Seconds that second tokens may wait while many prompts arrive at once: the first tokens of 32 came in half the time.
 PATIENCE = 1.0
-#: On a CPU: a prompt token for each decode beside it, and as many more as reading the weights may take as long as. Such
-#: a step takes about twice what it takes without them, at most: streams slow down, and do not stall. More of them (1.5
-#: a decode) gave first tokens a fifth sooner, and made the 99th percentile between tokens 2.2 times the median.
+#: On a CPU: one prompt token for each decode of the step, and as many more as compute while the weights are read. Such
+#: a step takes at most about twice as long as one without them: streams slow down but do not stall. 1.5 prompt tokens
+#: a decode gave first tokens a fifth sooner, but raised the 99th percentile between tokens to 2.2 times the median.
 FAIR = MixedChunk(least=8, most=128, for_each=1.0, patience=PATIENCE)
-#: … where a processor's tiles multiply (AMX): five times as fast, from the same memory. By arithmetic, not measured.
+#: The same where the processor multiplies in tiles (AMX): five times as fast, same memory. Calculated, not measured.
 FAIR_IN_TILES = MixedChunk(least=60, most=256, for_each=4, patience=PATIENCE)
-#: … and where each prompt has a forward of its own, which reads the weights once more.
+#: The same where each prompt needs a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128, patience=PATIENCE)
-#: Tokens of a step that are guessed where that changes no bit of an answer: with the newest one, as many rows as a
-#: product takes from weights that are read once. None of a mixture: each row reads the weights of its own experts.
+#: Draft tokens a step by default, where drafts change no bit of an answer. With the newest token they are as many rows
+#: as a product computes from one read of the weights. A mixture gets none: each row reads its own experts' weights.
 DRAFT_TOKENS = 7
-#: Blocks for each snapshot of a state, at least; and they take three times its bytes, at least.
+#: At least so many blocks for each snapshot of a state; and these take at least three times the state's bytes.
 BLOCKS_PER_SNAPSHOT = 8
 
 
 class Assembly(NamedTuple):
-    """What serves requests: the engine, the admission in front of it, and its hold on memory."""
+    """The parts that serve requests: the engine, the admission in front of it, and the owner of its memory."""
 
     engine: Engine
     admission: Admission
@@ -69,11 +69,11 @@ class Assembly(NamedTuple):
     #: None where no answer can be constrained.
     grammars: GrammarCompiler | None
     adapters: Adapters
-    #: That a request may take; None: no limit.
+    #: Longest run of a request, in seconds; None: no limit.
     run_seconds: float | None
 
     def close(self) -> None:
-        """Give back everything: caches, states, weights, and the processes that compile grammars or decode files."""
+        """Free everything: caches, states, weights, and the processes that compile grammars or decode files."""
         if self.grammars is not None:
             self.grammars.close()
         self.admission.close()
@@ -82,7 +82,7 @@ class Assembly(NamedTuple):
 
 
 def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None) -> Assembly:
-    """Build everything for `config.model`, or for a model that lives in this process. Raises ModelError."""
+    """Build everything for `config.model`, or for the `live` model of this process. Raises ModelError."""
     _check_grammar_backend(config.grammar_backend)
     processors = _processors(config)
     loaded, runner = _load(config, report, live)
@@ -99,7 +99,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         logprobs,
         max_waiting=config.max_waiting,
         deadlines=deadlines,
-        lookahead=runner.device.type == "cuda" and live is None,  # whose weights are locked only while a step is run
+        lookahead=runner.device.type == "cuda" and live is None,  # a live model's weights are locked only during a step
     )
     adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
@@ -135,7 +135,7 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
 
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
-    """Give the runner its KV cache, and the graphs over it; a scheduler of its blocks."""
+    """Give the runner its KV cache and prepare its CUDA graphs; returns a scheduler over the cache's blocks."""
     max_running = _max_running(runner, config)
     blocks = _blocks(runner, context_length, config, max_running)
     blocks.may_grow = memory.Plenty(runner.device)
@@ -152,7 +152,7 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
 
 
 def _draft_tokens(runner: Runner, config: EngineConfig) -> int:
-    """Raises ModelError where they are asked for and cannot be had."""
+    """Raises ModelError if the configuration asks for drafts that this runner cannot make."""
     wanted = config.draft_tokens
     if wanted is None:
         native = runner.native_model if isinstance(runner, ModelRunner) else None
@@ -187,7 +187,7 @@ def _check_grammar_backend(name: str) -> None:
 
 
 def _grammars(name: str, tokenizer: Tokenizer, vocab_size: int, admission: Admission) -> GrammarCompiler | None:
-    """None where no answer can be constrained."""
+    """None if grammars are switched off."""
     if name == "none":
         return None
 
@@ -205,7 +205,7 @@ def _processors(config: EngineConfig) -> LogitProcessors:
 
 
 def _max_running(runner: Runner, config: EngineConfig) -> int:
-    """Sequences that decode together: no more than have room for their states in half of the KV cache's bytes."""
+    """Limit on sequences that decode together: their states may take at most half of the KV cache's bytes."""
     if not runner.bytes_per_state:
         return config.max_running
     room = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) // 2
@@ -213,7 +213,7 @@ def _max_running(runner: Runner, config: EngineConfig) -> int:
 
 
 def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_running: int) -> BlockManager:
-    """Give the runner its KV cache; its blocks, and room for states where the model has any."""
+    """Give the runner its KV cache; returns the manager of its blocks, and of state slots if the model has states."""
     most, state = max_running * -(-context_length // BLOCK_SIZE), runner.bytes_per_state
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * state
     if not isinstance(runner, ModelRunner):
@@ -230,9 +230,9 @@ def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_runni
 
 
 def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfig, snapshots: int = 0) -> int:
-    """Give the runner a KV cache of `budget` bytes, and of no more than `most` blocks; their number.
+    """Give the runner a KV cache of `budget` bytes, but at most `most` blocks; returns the number of blocks.
 
-    Snapshots of states come on top.
+    The memory of `snapshots` of states is not part of `budget`.
     """
     blocks = _num_blocks(budget, runner.cache.bytes_per_block, most, config)
     try:
@@ -247,7 +247,7 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
 
 
 def _num_blocks(budget: int, bytes_per_block: int, most: int, config: EngineConfig) -> int:
-    """As many as `budget` bytes hold, `most` at most. Raises ModelError where that is none."""
+    """Number of blocks that fit into `budget` bytes, at most `most`. Raises ModelError if not even one fits."""
     blocks = min(most, budget // max(1, bytes_per_block))
     if blocks < 1:
         raise ModelError(

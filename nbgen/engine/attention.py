@@ -1,8 +1,8 @@
 """Paged attention for transformers' models, through their attention interface.
 
-A model's layers call `paged_attention` with queries, keys and values of new tokens only; where those stand, and what
-they may see, is in the module's current `Step`. The back end here is the reference: torch only, any device, with
-sliding windows, chunked attention, soft caps and sinks. Knows no model by name.
+A model's layers call `paged_attention` with queries, keys and values of new tokens only; the module's current `Step`
+says where in the cache these tokens stand and what they may see. The back end here is the reference: torch only, any
+device, with sliding windows, chunked attention, soft caps and sinks. Knows no model by name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,30 +22,30 @@ IMPLEMENTATION = "nbgen"
 
 
 class Span(NamedTuple):
-    """A sequence's part of a step: rows `start` to `stop` of the packed tokens are the last of its `length`."""
+    """A sequence's part of a step: rows `start` to `stop` of the packed tokens are the last of its `length` tokens."""
 
     start: int
     stop: int
     length: int
     block_table: list[int]
-    #: First and one past the last token of blocks that see each other in both directions, whatever the window.
+    #: `(first, last + 1)` of each run of tokens (an image's) that see each other both ways, whatever the window.
     blocks: tuple[tuple[int, int], ...] = ()
-    #: Where its state is in the pool, of a model that has some.
+    #: The slot of its recurrent state in the pool, if the model has states.
     state_slot: int | None = None
-    #: Whether only layers with a sliding window know the blocks, and see no further back for them (Gemma 4).
+    #: Whether `blocks` apply only to layers with a sliding window and do not extend it backwards (Gemma 4).
     windowed: bool = False
 
     @property
     def begins(self) -> bool:
-        """Whether none of its tokens was computed before."""
+        """Whether none of the sequence's tokens was computed before this step."""
         return self.length == self.stop - self.start
 
     def blocks_for(self, window: Window) -> tuple[tuple[int, int], ...]:
-        """Those that layers with this window know."""
+        """The `blocks` that apply to layers with this window."""
         return () if self.windowed and window.sliding is None else self.blocks
 
     def seen(self, window: Window, position: int) -> tuple[int, int]:
-        """First and one past the last that the token at a position sees: what came before, and all of its block."""
+        """`(first, last + 1)` of what the token at `position` sees: earlier tokens, and the whole of its own block."""
         first = window.first(position)
         for start, stop in self.blocks_for(window):
             if start <= position < stop:
@@ -62,7 +62,7 @@ class Scores(NamedTuple):
 
 
 def padded_tables(spans: list[Span], spare: int = 0) -> list[list[int]]:
-    """The spans' block tables, longer than the longest by `spare`; what is beyond a table's end is block 0."""
+    """The spans' block tables, padded with block 0 to the length of the longest plus `spare`."""
     longest = max((len(span.block_table) for span in spans), default=0) + spare
     return [span.block_table + [0] * (longest - len(span.block_table)) for span in spans]
 
@@ -70,11 +70,11 @@ def padded_tables(spans: list[Span], spare: int = 0) -> list[list[int]]:
 class ReferenceAttention:
     """Gathers each sequence's keys and values and attends with torch's own kernel, or with the formula written out."""
 
-    #: Whether CUDA graphs of it are worth having.
+    #: Whether capturing it in CUDA graphs is worth while.
     graphs = False
 
     def attend(self, query: torch.Tensor, layer: "Layer", step: "Step", window: Window, scores: Scores) -> torch.Tensor:
-        """Query `[T, heads, D]` of packed tokens; `[T, heads, value_dim]`."""
+        """Query `[T, heads, D]` of packed tokens; returns `[T, heads, value_dim]`."""
         decodes = step.decodes
         parts = [self.decode(query[: len(decodes)], layer, step, window, scores)] if decodes else []
         parts += [
@@ -83,12 +83,12 @@ class ReferenceAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def decode(self, query: torch.Tensor, layer: "Layer", step: "Step", window: Window, scores: Scores) -> torch.Tensor:
-        """One query a sequence. Heads that share a key head become its queries, so that nothing is repeated."""
+        """One query a sequence. Query heads that share a key head become queries of it, so that no key is repeated."""
         batch, heads, dim = query.shape
         kv_heads = layer.keys.shape[1]
         slots = step.once("slots", step.decode_slots)
         mask = step.once(("mask", window), lambda: step.decode_mask(window))
-        # Whatever once stood in slots that nobody sees may be no numbers, which no weight makes 0.
+        # Masked slots may hold NaN or infinity from earlier use, and a weight of 0 does not make these 0.
         k, v = (t[slots].transpose(1, 2).where(mask.mT, 0) for t in (layer.keys, layer.values))
         if scores.sinks is not None:
             scores = scores._replace(sinks=scores.sinks.view(1, kv_heads, -1, 1))
@@ -116,7 +116,7 @@ class Layer(NamedTuple):
 class Step:
     """What one forward computes, the same for all layers: decodes first, one row each, then prefills.
 
-    `slots` `[T]` is where the packed tokens' keys and values go.
+    `slots` `[T]` are the cache slots to which the packed tokens' keys and values are written.
     """
 
     cache: KVCache
@@ -124,19 +124,19 @@ class Step:
     slots: torch.Tensor
     decodes: list[Span]
     prefills: list[Span]
-    #: Whether the step is one of many over the same tensors, which other batches will be written into.
+    #: Whether the step's tensors are reused: later steps write other batches into them (CUDA graphs).
     static: bool = False
-    #: What `once` keeps.
+    #: The results that `once` keeps, by key.
     made: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: Any, make: Any) -> Any:
-        """What `make` returned when it was first asked for under `key` in this step."""
+        """The result of `make`, computed at the first call with `key` in this step."""
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
     def of_last(self, rows: Sequence[int]) -> "Step | None":
-        """The step of these `rows` alone, which must be fewer than all, each the last of its span, and ascend."""
+        """A step of these `rows` alone; None unless they ascend, are not all, and each is the last of its span."""
         spans = {span.stop - 1: span for span in [*self.decodes, *self.prefills]}
         if len(rows) == len(self.slots) or list(rows) != sorted(rows) or not all(row in spans for row in rows):
             return None
@@ -164,7 +164,7 @@ class Step:
         return (first + torch.arange(size, device=tables.device)).flatten(1)
 
     def positions(self) -> torch.Tensor:
-        """Of the packed tokens `[T]`, each in its sequence."""
+        """`[T]`: each packed token's position in its sequence."""
         spans = [*self.decodes, *self.prefills]
         ranges = [torch.arange(s.length - (s.stop - s.start), s.length, device=self.slots.device) for s in spans]
         return torch.cat(ranges)
@@ -179,7 +179,7 @@ class Step:
         return window.mask(last, torch.arange(slots.shape[1], device=slots.device)[None])[:, None, None]
 
     def prefill_mask(self, span: Span, window: Window) -> torch.Tensor | None:
-        """`[T, length]`, or None where it is the plain causal triangle."""
+        """`[T, length]`, or None if it is the plain causal triangle."""
         new, blocks = span.stop - span.start, span.blocks_for(window)
         if new == span.length and window == Window() and not blocks:
             return None
@@ -196,7 +196,7 @@ _step: Step | None = None
 
 @contextmanager
 def current(step: Step) -> Iterator[None]:
-    """Make `step` the one that layers see. One thread at a time runs a model in a process."""
+    """Make `step` the one that layers see. It is global: only one thread of a process may run a model at a time."""
     global _step
     _step = step
     try:
@@ -220,8 +220,8 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention function. Query `[B, heads, T, D]`; the result is `[B, T, heads, value_dim]`.
 
-    Raises NotImplementedError for what needs transformers' own path: a learned position bias, a mask of the model's
-    own making, a window that only its masks know.
+    Raises NotImplementedError for what needs transformers' own path: a learned position bias, a mask that the model
+    makes itself, a window that only the model's masks know.
     """
     if position_bias is not None or attention_mask is not None or _step is None:
         raise NotImplementedError("attention with a position bias or the model's own mask, or outside a step")
@@ -239,7 +239,7 @@ AttentionInterface.register(IMPLEMENTATION, paged_attention)
 
 
 def _layer(module: Any, key: torch.Tensor, value: torch.Tensor, step: Step) -> Layer:
-    """The cache of a layer, with what is new; of one that shares another's that has been written already."""
+    """The layer's cache after writing its new tokens, or the cache of an earlier layer that this one shares."""
     number = cached_by(module)
     found = None if number == module.layer_idx else step.cache.layer(number)
     return Layer(*(found or step.cache.write(number, step.slots, _packed(key), _packed(value))))
@@ -251,7 +251,7 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tuning(module: Any, length: int, step: "Step") -> torch.Tensor:
-    """`[T, 1, 1]`: the layer scaled queries as if they began at position 0; what makes that right (Llama 4)."""
+    """`[T, 1, 1]`: corrects the layer's scaling of queries, which counts positions from 0 in every step (Llama 4)."""
     positions = step.once("positions", step.positions)
     counted = torch.arange(length, device=positions.device).repeat(len(positions) // length)
     scales = [
@@ -280,7 +280,7 @@ def softmax_attention(
 def _explicit_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
 ) -> torch.Tensor:
-    """The formula written out, for what the fused kernel lacks."""
+    """The formula written out, for soft caps and sinks, which the fused kernel lacks."""
     repeats = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(repeats, dim=1) for t in (key, value))
     logits = (query @ key.transpose(-1, -2)) * scores.scaling

@@ -1,10 +1,9 @@
 """Attention on the CPU, in matrix products over gathered blocks.
 
-The cache is head-major there, so that copying a sequence's blocks side by side (whole blocks, one `memcpy` each) gives
-keys that a batched product reads as they lie. Decodes of like length are computed together, as many as fit the
-processor's caches; what they all begin with (the blocks of a shared prefix) is read once. Prompts go in tiles whose
-scores fit there, too. Windows, soft caps and sinks are all the same to it. Knows no model, and not whose the
-sequences are.
+The cache is head-major on the CPU: copying a sequence's blocks side by side (whole blocks, one `memcpy` each) gives
+keys that a batched product reads without another copy. Decodes of similar length are computed together, as many as
+fit the processor's caches; the blocks of a shared prefix are read once for all. Prompts are computed in tiles whose
+scores fit the caches, too. Windows, soft caps and sinks are supported. Knows neither models nor requests.
 """
 
 import math
@@ -17,23 +16,23 @@ from torch.nn.functional import scaled_dot_product_attention
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step
 from nbgen.engine.attention_window import Window
 
-#: Keys that are gathered at once. Measured: beyond it, batches leave the second-level cache and become slower.
+#: Bytes of keys gathered at once. Measured: larger batches do not fit the second-level cache and become slower.
 GATHERED_BYTES = 4 << 20
-#: Tokens that several decodes must begin with, to be read once for all.
+#: Shortest prefix shared by several decodes that is read once for all of them.
 SHARED_TOKENS = 64
 #: Scores of one tile of a prompt. Measured: torch's flash kernel takes 1.5 to 2.4 times as long without AMX.
 SCORES_BYTES = 3 << 19
 FEWEST_ROWS = 16
-#: Keys of a single sequence up to which torch's own attention, in place, is faster than copies and products.
+#: Bytes of a single sequence's keys up to which torch's own attention, in place, is faster than copies and products.
 FEW_BYTES = 300_000
 
 
 class Group(NamedTuple):
     """Decodes that are computed together: their `rows` (None for all), and blocks.
 
-    All of them begin with the blocks of `shared`, which are read once; `blocks` `[B * n]` are what follows. `unseen`
-    `[B, 1, keys]` are those that do not count, whatever once stood there. `run` are the slots that a single sequence
-    sees, where they stand side by side.
+    All of them begin with the `shared` blocks, which are read once; `blocks` `[B * n]` are those that follow. `unseen`
+    `[B, 1, keys]` masks the keys that do not count, whatever their slots hold. `run` are the slots that a single
+    sequence sees, if these are contiguous.
     """
 
     rows: torch.Tensor | None
@@ -61,7 +60,7 @@ class CpuAttention(ReferenceAttention):
         return output
 
     def most(self, layer: Layer) -> int:
-        """Tokens of this layer that are gathered at once."""
+        """Most tokens of this layer that are gathered at once."""
         return max(1, self._gathered_bytes // (math.prod(layer.keys.shape[1:]) * layer.keys.element_size()))
 
     def prefill(
@@ -87,7 +86,7 @@ class CpuAttention(ReferenceAttention):
 
 
 def groups_of(step: Step, window: Window, most: int) -> list[Group]:
-    """Decodes in groups of at most `most` gathered tokens, of which at most half are padding."""
+    """The decodes in groups of at most `most` gathered tokens, at most half of them padding."""
     size, spans = step.cache.block_size, step.decodes
     firsts = [window.first(span.length - 1) // size for span in spans]
     tables = [s.block_table[first : -(-s.length // size)] for s, first in zip(spans, firsts, strict=True)]
@@ -100,9 +99,9 @@ def groups_of(step: Step, window: Window, most: int) -> list[Group]:
 
 
 def shared_prefix_groups(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
-    """Rows in sets, each with the number of blocks that all of its tables begin with, where that is worth a product.
+    """Sets of rows, each with the number of leading blocks that their tables share; 0 if too few for a product.
 
-    Only rows of one set see the same `firsts`.
+    Rows share blocks only if they also begin at the same block (`firsts`).
     """
     alike: dict[tuple[int, int], list[int]] = {}
     for row, (table, first) in enumerate(zip(tables, firsts, strict=True)):
@@ -154,7 +153,7 @@ def _group(
 
 
 def _run(blocks: list[int], first: int, length: int, size: int) -> slice | None:
-    """The slots of the positions from `first` on, which stand in `blocks`, if these are neighbours."""
+    """The slots of the positions from `first` on, if the `blocks` that hold them are contiguous."""
     if blocks != list(range(blocks[0], blocks[0] + len(blocks))):
         return None
     begin = blocks[0] * size + first % size
@@ -169,7 +168,7 @@ def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torc
 
 
 def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
-    """Query `[B, heads, D]`, one position each. Heads that share a key head are rows of one product."""
+    """Query `[B, heads, D]`, one position each. Query heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
     if group.run is not None and scores.softcap is None and scores.sinks is None:
         k, v = (t[group.run] for t in layer)
@@ -195,13 +194,13 @@ def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sco
 
 
 def _attend_run(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> torch.Tensor:
-    """One query `[1, heads, D]` against `[L, kv_heads, D]`, where they stand."""
+    """One query `[1, heads, D]` against `[L, kv_heads, D]`, without copying these."""
     grouped, k, v = query.view(1, k.shape[1], -1, query.shape[-1]), k.transpose(0, 1)[None], v.transpose(0, 1)[None]
     return scaled_dot_product_attention(grouped, k, v, scale=scores.scaling).reshape(1, query.shape[1], -1)
 
 
 def _weighed(weights: torch.Tensor, v: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
-    """Of `v` `[kv_heads * B, L, D]`. What is unseen may be no number, of which no weight makes 0."""
+    """Weighted sums of `v` `[kv_heads * B, L, D]`. Unseen slots may hold NaN, which a weight of 0 does not make 0."""
     output = torch.bmm(weights, v)
     if output.isfinite().all():
         return output

@@ -21,14 +21,14 @@ def _tanh(x):
 
 @triton.jit
 def nothing_seen(BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr):
-    """A running softmax before any key: its sums, maxima (base 2) and weighted values."""
+    """The running softmax before any key: its sums, maxima (base 2) and weighted values."""
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     return tl.zeros([BLOCK_M], tl.float32), highest, tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
 
 
 @triton.jit
 def weigh(highest, logits):
-    """New maxima, the weights of new keys, and what becomes of the others', from `logits` `[rows, keys]` (base 2)."""
+    """New maxima, the new keys' weights, and the factor for the earlier keys' sums; `logits` `[rows, keys]`, base 2."""
     new_highest = tl.maximum(highest, tl.max(logits, 1))
     # A row that has seen no key yet keeps -inf: subtracting that would make NaN.
     shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
@@ -37,7 +37,7 @@ def weigh(highest, logits):
 
 @triton.jit
 def slots_of(table, positions, inside, PAGE: tl.constexpr):
-    """Where keys and values of `positions` that are `inside` stand in the cache."""
+    """Cache slots of the keys and values of those `positions` that are `inside`."""
     pages = tl.load(table + positions // PAGE, mask=inside, other=0)
     return pages.to(tl.int64) * PAGE + positions % PAGE
 
@@ -60,7 +60,7 @@ def _fold(
     VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Take positions `start` to `stop` into the running softmax: its sums, maxima (base 2) and weighted values."""
+    """Add positions `start` to `stop` to the running softmax: its sums, maxima (base 2) and weighted values."""
     dims, value_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     for first in range(start, stop, BLOCK_N):
         positions = first + tl.arange(0, BLOCK_N)
@@ -98,7 +98,7 @@ def _fold(
 def _share(
     first_position, count, split, splits, sliding, chunk, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """A split's part of the keys that a tile's queries see: where it begins, where masks begin, where it ends.
+    """A split's part of the keys that a tile's queries see: its start, where masking begins, and its end.
 
     Every query sees all keys up to the first query's own position, unless there is a window.
     """
@@ -116,7 +116,7 @@ def _share(
 
 @triton.jit
 def _with_sinks(total, highest, weighted, sinks):
-    """The running softmax with one more weight a row, which has no value and may exceed every key's."""
+    """Add each row's sink to the running softmax: a weight without a value, which may exceed every key's."""
     shift = tl.maximum(highest, sinks)
     decay = tl.exp2(highest - shift)
     return total * decay + tl.exp2(sinks - shift), weighted * decay[:, None]
@@ -124,7 +124,7 @@ def _with_sinks(total, highest, weighted, sinks):
 
 @triton.jit
 def decode_tiles(tiles, lengths):
-    """Program (row): the tile `[4]` of one query, the last of a sequence whose length `[rows]` says where it is."""
+    """Program (row): the tile `[4]` of one decode, whose position follows from its sequence's length in `lengths`."""
     row, field = tl.program_id(0), tl.arange(0, 4)
     position = tl.load(lengths + row).to(tl.int32) - 1
     tl.store(tiles + row * 4 + field, tl.where(field == 1, 1, tl.where(field == 2, position, row)))

@@ -1,4 +1,4 @@
-"""What a layer's attention is made of, where its family's code is known (`known_code`)."""
+"""The parts and variants of a layer's attention, for families whose code is known (`known_code`)."""
 
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ from nbgen.engine.llama_like import LIKE, window
 from nbgen.engine.native_linear import ALL
 from nbgen.engine.rotary_table import Stretch
 
-#: Whose queries bring what opens the result.
+#: Attention whose query projection also makes a gate for the result.
 OPENED = ("qwen3_5.Qwen3_5Attention", "qwen3_next.Qwen3NextAttention")
-#: Of whose heads query, key and value are made one behind the other: of each by itself, or of each of so many parts.
+#: Attention with one projection that makes query, key and value one after the other: head by head, or part by part.
 JOINED = ("gpt_neox.GPTNeoXAttention", "persimmon.PersimmonAttention", "codegen.CodeGenAttention")
-#: … and values before keys.
+#: Those of them that make values before keys.
 VALUES_FIRST = ("codegen.CodeGenAttention",)
-#: Whose positions are added to embeddings, or who have none.
+#: Attention without rotary positions: the model adds positions to embeddings, or has none.
 STILL = (
     "gpt2.GPT2Attention",
     "opt.OPTAttention",
@@ -25,32 +25,32 @@ STILL = (
     "biogpt.BioGptAttention",
     "nemotron_h.NemotronHAttention",
 )
-#: Whose positions turn heads in layers with windows alone, where there are some.
+#: Attention with rotary positions only in layers with a window, if the model has such layers.
 OF_WINDOWS = ("exaone4.Exaone4Attention", "exaone_moe.ExaoneMoeAttention")
-#: … and those whose other layers never have positions.
+#: The same, and other layers never have rotary positions.
 OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
-#: Whose queries are multiplied by what their position says.
+#: Attention that scales queries by a factor that depends on their position.
 STRETCHED = ("ministral3.Ministral3Attention",)
-#: Whose queries, keys and values have limits (`clip_qkv`), where a configuration says so.
+#: Attention that clips queries, keys and values if the configuration says so (`clip_qkv`).
 CLIPPED = ("olmo.OlmoAttention", "olmoe.OlmoeAttention")
-#: Whose heads are turned before they are normed.
+#: Attention that rotates heads before it norms them.
 TURNED_FIRST = (
     "hunyuan_v1_dense.HunYuanDenseV1Attention",
     "hunyuan_v1_moe.HunYuanMoEV1Attention",
     "nanochat.NanoChatAttention",
 )
-#: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
+#: Attention that norms values, too; some layers have no keys and values of their own, or use their keys as values.
 SHARING = ("gemma3n.Gemma3nTextAttention", "gemma4.Gemma4TextAttention")
-#: Whose keys and values are made of one small vector for all heads.
+#: Attention that makes all heads' keys and values from one small vector (multi-head latent attention).
 COMPRESSED = (
     "deepseek_v2.DeepseekV2Attention",
     "deepseek_v3.DeepseekV3Attention",
     "glm4_moe_lite.Glm4MoeLiteAttention",
     "youtu.YoutuAttention",
 )
-#: Products that make that, and another for queries.
+#: The products that make this vector, and the small vector of the queries.
 LATENT = ("compressed", "narrow")
-#: Whose scores are bent.
+#: Attention with a soft cap on scores.
 BENT = ("gemma2.Gemma2Attention",)
 ATTENTION = (
     *LIKE["attention"],
@@ -91,10 +91,10 @@ ATTENTION = (
     *OPENED,
     *COMPRESSED,
 )
-#: What of a head is turned against each other: halves or neighbours (pairs), by numbers of their own or by the same; or
-#: halves the other way round; or pairs, which stand in halves then.
+#: What a rotation combines: a head's halves, or neighbours (pairs); both members have angles of their own or the same
+#: (SAME); halves may turn the other way round (BACK); pairs may be stored as halves afterwards (TO_HALVES).
 HALVES, SAME_PAIRS, SAME_HALVES, PAIRS, HALVES_BACK, PAIRS_TO_HALVES = range(6)
-#: Whose way to turn heads: whether it rounds on the way, and what it turns.
+#: By family, how its code rotates heads: whether it rounds between the steps, and what it combines.
 TURNS = {
     "llama": (True, HALVES),
     "phi3": (True, HALVES),
@@ -119,9 +119,9 @@ TURNS = {
 
 
 class LatentParts(NamedTuple):
-    """Of a vector's `norm` keys and values are made, and queries perhaps of that of another (`narrow_norm`).
+    """Latent attention: the `norm` of the vector that makes keys and values; `narrow_norm` is the queries', if any.
 
-    Of a head's numbers, the first stay `still`. Values have so many (`value_dim`).
+    The first `still` numbers of a head are not rotated. A head's values have `value_dim` numbers.
     """
 
     still: int
@@ -139,14 +139,14 @@ class LatentParts(NamedTuple):
 
 
 class AttentionParts(NamedTuple):
-    """Attention over the cache of the layer of this `number`, whose `norms` are of queries, keys and values, or none.
+    """Attention over the cache of layer `number`; `norms` are those of queries, keys and values, None where absent.
 
-    That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key.
-    Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
-    heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
-    what opens it behind each head; where they are `joined`, their key and value: of so many heads one behind the other,
-    and `values_first` perhaps. Heads that are `turned_first` are normed behind that. No query, key or value is beyond
-    `clip`, if that is not 0. Queries may have a `stretch`, and keys and values be `latent`.
+    That layer is this one, or an earlier one: then this one makes no keys and values. `group` heads share a key head.
+    `softcap` limits scores unless it is 0; `sinks` are additional scores. `turns`: heads are rotated by position;
+    `rounds`: the rotation rounds between its steps; `way`: what it combines (HALVES …). `opened`: the projection has a
+    gate behind each query head. `joined`: heads whose queries stand together in the joint projection, keys and values
+    behind them (`values_first`: values before keys); 0: not joint. `turned_first`: heads are rotated, then normed.
+    `clip` limits queries, keys and values unless it is 0. `stretch` scales queries by position; `latent`: see there.
     """
 
     number: int
@@ -170,19 +170,19 @@ class AttentionParts(NamedTuple):
 
     @property
     def norms_all_heads(self) -> bool:
-        """Whether the norms of queries and keys are of all heads together."""
+        """Whether the norms of queries and keys go over all heads together."""
         query = self.norms[0]
         return query is not None and query.weight is not None and query.weight.shape[-1] != self.head_dim
 
     @property
     def norms_each_head(self) -> bool:
-        """Whether they have weights of their own for each head `[heads, dim]`."""
+        """Whether the norms of queries and keys have weights of their own for each head, `[heads, dim]`."""
         query = self.norms[0]
         return query is not None and query.weight is not None and query.weight.dim() > 1
 
     @classmethod
     def of(cls, attend: Any) -> "AttentionParts":
-        """Raises ValueError for attention that does anything else."""
+        """Raises ValueError for attention that does anything not described here."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
         head_dim = part(attend, "head_dim", "head_size", "qk_head_dim")
         if kind is None or not getattr(attend, "is_causal", True) or not getattr(attend, "multi_query", True):
@@ -222,9 +222,9 @@ class AttentionParts(NamedTuple):
 
 
 def products(attend: Any) -> dict[str, Product]:
-    """Query, key, value and output: of layers of their own, or of one for what has one input, perhaps head by head.
+    """The linear layers of query, key, value and output; the first three may be one, perhaps joined head by head.
 
-    Values may be the keys before their norm, and both another layer's (`cached_by`).
+    Value is absent if it is the key before its norm; both are if they are another layer's (`cached_by`).
     """
     output = part(attend, "o_proj", "out_proj", "c_proj", "dense")
     whole = part(attend, "query_key_value", *(["qkv_proj"] if hasattr(attend, "mp_num") else []))
@@ -256,7 +256,7 @@ def _norm(attend: Any, of: str) -> Any:
 
 
 def _value_norm(attend: Any) -> NormParts | None:
-    """One without weights of its own."""
+    """The values' norm, which has no weights."""
     norm = getattr(attend, "v_norm", None)
     return norm and NormParts(None, norm.eps, offset=1.0)
 

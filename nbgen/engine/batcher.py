@@ -1,7 +1,7 @@
 """Dynamic batching: requests of equal shapes that wait at the same time are computed together. One thread a module.
 
-Follows Triton's dynamic batcher: up to the model's batch size, for at most its queue delay. Another thread answers who
-is late, since what computes may not come back. Knows no tensors.
+Follows Triton's dynamic batcher: up to the model's batch size, for at most its queue delay. A second thread answers
+late requests, since the first may hang in the module. Does not look into tensors.
 """
 
 import logging
@@ -19,7 +19,7 @@ from nbgen.tensor_spec import ModelSpec
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 4096
-#: Between two looks at who is late.
+#: Interval at which late requests are looked for.
 LOOK_SECONDS = 0.25
 
 
@@ -33,7 +33,7 @@ class Computed(NamedTuple):
 
 
 class Module(Protocol):
-    """What computes a batch."""
+    """Computes batches."""
 
     spec: ModelSpec
 
@@ -43,18 +43,18 @@ class Module(Protocol):
         """Whether another batch may be computed after one that failed."""
 
     def release(self) -> None:
-        """Give back what it holds."""
+        """Free its memory."""
 
 
 class Waiting(NamedTuple):
-    """A request since `arrived`, in monotonic nanoseconds; `entries` are its share of a batch."""
+    """A request that `arrived` at this time, in monotonic nanoseconds; `entries` is its share of a batch."""
 
     request: InferRequest
     arrived: int
     entries: int
 
     def late(self, seconds: float | None) -> str:
-        """Why it has waited longer than its caller wants to, or than anybody may; empty where it has not."""
+        """An error message if it has waited longer than its own timeout, or than `seconds`; else empty."""
         waited, timeout = time.monotonic_ns() - self.arrived, self.request.timeout_us * 1000
         if 0 < timeout < waited:
             return f"Request timeout expired: it waited over {self.request.timeout_us} microseconds"
@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
 
     @property
     def likeness(self) -> Hashable:
-        """Requests that agree in this can be computed together."""
+        """Requests whose likeness is equal can be computed together."""
         inputs = tuple((tensor.name, tensor.datatype, tensor.shape[1:]) for tensor in self.request.inputs)
         return inputs, tuple(self.request.outputs)
 
@@ -72,8 +72,8 @@ class Waiting(NamedTuple):
 class Batcher:
     """Runs one module; `send` gets an output for every request, whatever happens to it.
 
-    `lost` is called once a failure has left the module unusable. Nobody waits for longer than `queue_seconds` to be
-    computed, nor then for longer than `run_seconds`; None: no limit.
+    `lost` is called once a failure has left the module unusable. No request waits longer than `queue_seconds` for its
+    turn, nor computes longer than `run_seconds`; None: no limit.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Batcher:
         self._most = max(1, module.spec.max_batch_size)
         self._delay_ns = module.spec.max_queue_delay_us * 1000
         self._queue_seconds, self._run_seconds = queue_seconds, run_seconds
-        #: The ids of those that came, and of those some that are answered already.
+        #: Ids of the requests in order of arrival; some may be answered already, and are no longer in `_waiting`.
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._held: str | None = None
         self._waiting: dict[str, Waiting] = {}
-        #: What is computed, and since when, in monotonic seconds.
+        #: The batch being computed, and when that began, in monotonic seconds.
         self._running: tuple[float, list[Waiting]] = 0.0, []
         self._closed = False
         self._over = threading.Event()
-        #: Held while a request is put into the queue, or what ends that.
+        #: Held while a request, or the None that ends the queue, is put into it.
         self._entrance = threading.Lock()
         for target, name in ((self._run, "module"), (self._watch, "late")):
             threading.Thread(target=target, name=f"{name}-{module.spec.name}", daemon=True).start()
@@ -118,7 +118,7 @@ class Batcher:
 
     @property
     def over(self) -> bool:
-        """Whether all that it took is answered."""
+        """Whether every request that it accepted is answered."""
         return self._over.is_set()
 
     def drop(self, rid: str) -> None:
@@ -126,19 +126,19 @@ class Batcher:
         self._refuse(rid, "the request was cancelled", 400)
 
     def retire(self) -> None:
-        """Take nothing more, and end once all that waits is answered."""
+        """Accept no more requests, and end once all that wait are answered."""
         with self._entrance:
             self._closed = True
             self._queue.put(None)
 
     def close(self) -> None:
-        """Refuse what waits, and end once the present batch is done."""
+        """Refuse all that wait, and end once the current batch is done."""
         self.retire()
         for rid in list(self._waiting):
             self._refuse(rid, f"{self._module.spec.name} was unloaded", 503)
 
     def _entries(self, request: InferRequest) -> int:
-        """Where nothing is batched, no dimension counts entries."""
+        """The size of the first dimension; 1 if the module does not batch, as no dimension counts entries then."""
         shape = request.inputs[0].shape if self._module.spec.max_batch_size and request.inputs else ()
         return shape[0] if shape else 1
 
@@ -152,7 +152,7 @@ class Batcher:
         self._module.release()
 
     def _watch(self) -> None:
-        """Answer those that are late while others are computed, perhaps for ever."""
+        """Answer late requests while a batch computes, perhaps for ever."""
         while not self._over.wait(LOOK_SECONDS):
             for item in list(self._waiting.values()):
                 self._is_late(item)
@@ -163,18 +163,18 @@ class Batcher:
                     self._fail(item, f"timeout: it ran {self._run_seconds:g} seconds, as long as a request may", 503)
 
     def _is_late(self, item: Waiting) -> bool:
-        """Whether a request has waited too long, which it then is told."""
+        """Whether a request has waited too long; if so, it is refused."""
         if why := item.late(self._queue_seconds):
             self._refuse(item.request.rid, why, 503)
         return bool(why)
 
     def _refuse(self, rid: str, error: str, status: int) -> None:
-        """Answer a request that has not begun; who has begun, or is answered, is not here."""
+        """Answer a request that has not begun; one that has begun or is answered is not in `_waiting`."""
         if (item := self._waiting.pop(rid, None)) is not None:
             self._fail(item, error, status)
 
     def _next(self, timeout: float | None) -> Waiting | None:
-        """The next request that is to be computed; None when the time is over or the module goes."""
+        """The next request to compute; None after `timeout`, or when the batcher retires."""
         while (rid := self._take(timeout)) is not None:
             if (item := self._waiting.get(rid)) is not None and not self._is_late(item):
                 return item
@@ -188,7 +188,7 @@ class Batcher:
             return None
 
     def _collect(self, first: Waiting) -> list[Waiting]:
-        """What can be computed with `first`: as much as fits and comes in time."""
+        """The requests to compute together with `first`: as many as fit and arrive in time."""
         batch, entries = [first], first.entries
         deadline = first.arrived + self._delay_ns
         while entries < self._most:
@@ -207,7 +207,7 @@ class Batcher:
         computed = self._computed(batch)
         self._running = 0.0, []
         if computed is None:
-            for item in batch if len(batch) > 1 else ():  # only now: the exception held what had been computed
+            for item in batch if len(batch) > 1 else ():  # only now: the exception kept the batch's tensors alive
                 self._execute([item])
             if not self._module.usable():
                 self._lost()
@@ -226,10 +226,10 @@ class Batcher:
             self._send(output)
 
     def _computed(self, batch: list[Waiting]) -> Computed | None:
-        """None where that fails, which a request that is alone is told."""
+        """None if that fails; a request that is alone in its batch is then answered with the error."""
         try:
             return self._module.compute([item.request for item in batch])
-        except BaseException as error:  # whatever the module raises, its sys.exit() too, is the fault of its requests
+        except BaseException as error:  # whatever the module raises, even SystemExit, fails only its requests
             if len(batch) == 1:
                 self._blame(batch[0], error)
         return None

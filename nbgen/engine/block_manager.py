@@ -1,8 +1,8 @@
 """Which blocks of the KV cache belong to which sequence, and which are kept for later. Plain Python, no tensors.
 
-A block is free, a sequence's own, or cached (shared by sequences that begin alike, or by nobody yet). Cached blocks
-that nobody uses count as free, and are given up as soon as blocks are needed. Where memory is short they go before a
-block that was never used: on a CPU such a block takes memory only once it is written.
+A block is free, a sequence's own, or cached (shared by sequences with the same prefix, or used by none). Unused cached
+blocks count as free and are evicted when blocks are needed. If memory is short, they are evicted before a block is
+taken that was never used: on a CPU such a block takes memory only once it is written.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from nbgen.engine.sequence import Sequence
 
 
 class Copy(NamedTuple):
-    """The first `num_tokens` tokens of the block `source`, to be copied to the block `target`."""
+    """Copy the first `num_tokens` tokens of the block `source` to the block `target`."""
 
     source: int
     target: int
@@ -21,7 +21,7 @@ class Copy(NamedTuple):
 
 
 class StateCopy(NamedTuple):
-    """The recurrent state of a running sequence's `state_slot`, to be kept as `snapshot`, or to come from there."""
+    """Copy the recurrent state of a running sequence from `state_slot` to `snapshot`, or back if it `restores`."""
 
     state_slot: int
     snapshot: int
@@ -37,12 +37,12 @@ class BlockManager:
     def __init__(
         self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True, num_snapshots: int = 0
     ) -> None:
-        #: Whether a block that was never used may be taken while cached ones could be given up instead.
+        #: Whether a block that was never used may be taken although a cached one could be evicted instead.
         self.may_grow: Callable[[], bool] = lambda: True
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._free = list(reversed(range(num_blocks)))
-        #: Blocks from this one on were never used.
+        #: Blocks with this id or a higher one were never used.
         self._fresh = 0
         self.cache = PrefixCache(block_size, self._free.append, num_snapshots)
         self.caches_prefixes = caches_prefixes
@@ -57,17 +57,17 @@ class BlockManager:
         return self._missing(sequence, num_tokens) <= self.num_free
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
-        """Give the sequence what its first `num_tokens` tokens need. Call `can_allocate` first."""
+        """Give the sequence the blocks that its first `num_tokens` tokens need. Call `can_allocate` first."""
         for _ in range(self._missing(sequence, num_tokens)):
             sequence.block_table.append(self._take())
 
     def cut(self, sequence: Sequence) -> None:
-        """Take back the blocks that the sequence has beyond those of its tokens."""
+        """Take back the blocks that the sequence has beyond its tokens."""
         while -(-len(sequence) // self.block_size) < len(sequence.block_table):
             self._free.append(sequence.block_table.pop())
 
     def reuse(self, sequence: Sequence) -> None:
-        """Give a sequence without blocks the cached ones of its tokens but the last, which must be computed."""
+        """Give a sequence without blocks its cached prefix, never with the last token, which must be computed."""
         if not self.caches_prefixes:
             return
         nodes = self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable])
@@ -77,7 +77,7 @@ class BlockManager:
         sequence.num_computed = len(nodes) * self.block_size
 
     def is_coming(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
-        """After `reuse`: whether a running prompt computes the sequence's next block, so that waiting saves work."""
+        """After `reuse`: whether a running prompt will compute the sequence's next block: then waiting saves work."""
         end = sequence.num_computed + self.block_size
         beginning = sequence.keys[:end]
         return (
@@ -94,7 +94,7 @@ class BlockManager:
         )
 
     def arrive(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
-        """Hear of a sequence that waits from now on beside those that run."""
+        """Note that a sequence begins to wait while others run."""
 
     def admit(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
         """After `reuse`, when the sequence begins to run: copy the cached part of its next block, if there is room."""
@@ -110,17 +110,17 @@ class BlockManager:
             self.cache.unlock([node])
 
     def take_copies(self) -> list[Copy | StateCopy]:
-        """What must be copied before the next step, in this order. Each copy is given once."""
+        """The copies to make before the next step, in this order. Each copy is returned once."""
         copies, self._copies = self._copies, []
         return copies
 
     def copied(self) -> None:
-        """The copies that `take_copies` gave are made: their sources may go."""
+        """Note that the copies from `take_copies` are made: their sources may be evicted."""
         self.cache.unlock(self._copying)
         self._copying.clear()
 
     def share(self, sequence: Sequence) -> None:
-        """Let others use the sequence's full blocks; where another's block holds the same, use that one."""
+        """Cache the sequence's full blocks for others; a block that is cached already replaces the sequence's own."""
         if not self._shares(sequence):
             return
         known = min(sequence.num_computed, len(sequence.token_ids))
@@ -129,7 +129,7 @@ class BlockManager:
             self._share_block(sequence, index, tuple(sequence.keys[end - self.block_size : end]))
 
     def free(self, sequence: Sequence) -> None:
-        """Take all of the sequence's blocks back, keeping what is computed for others while there is room."""
+        """Take back all of the sequence's blocks; computed ones stay cached until their room is needed."""
         self.share(sequence)
         own = sequence.block_table[len(sequence.nodes) :]
         if own and self._shares(sequence) and self._keep_partial(sequence, own[0]):
@@ -140,14 +140,14 @@ class BlockManager:
         sequence.block_table, sequence.nodes = [], []
 
     def _copy(self, node: Node, sequence: Sequence, num_tokens: int) -> None:
-        """Have the first tokens of the locked node's block copied to the sequence's next block."""
+        """Schedule a copy of the first tokens of the locked node's block to the sequence's next block."""
         self._copying.append(node)
         self.allocate(sequence, sequence.num_computed + num_tokens)
         self._copies.append(Copy(node.block, sequence.block_table[-1], num_tokens))
         sequence.num_computed += num_tokens
 
     def _shares(self, sequence: Sequence) -> bool:
-        """Whether others may use the sequence's blocks: ids do not tell what embeddings were given."""
+        """Whether others may use the sequence's blocks: not with input embeddings, which token ids do not identify."""
         return self.caches_prefixes and sequence.embeds is None
 
     def _share_block(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> None:
@@ -161,7 +161,7 @@ class BlockManager:
         sequence.nodes.append(node)
 
     def _keep_partial(self, sequence: Sequence, block: int) -> bool:
-        """Cache the last block, if it holds tokens that the cache does not; whether it is kept."""
+        """Cache the partly filled last block if it holds tokens that the cache lacks; returns whether it is kept."""
         tokens = tuple(sequence.keys[len(sequence.nodes) * self.block_size : sequence.num_computed])
         parent = self._last(sequence)
         if not tokens or parent.best_child(tokens)[1] == len(tokens):
@@ -173,7 +173,7 @@ class BlockManager:
         return sequence.nodes[-1] if sequence.nodes else self.cache.root(sequence.namespace)
 
     def _take(self) -> int:
-        """A free block, the one that was given back last: so little memory is ever touched."""
+        """A free block, the most recently freed first: so little memory is ever touched."""
         if not self._free or (self._free[-1] >= self._fresh and self.cache.num_evictable and not self.may_grow()):
             self.cache.evict()
         block = self._free.pop()

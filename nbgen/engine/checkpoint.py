@@ -1,6 +1,6 @@
-"""A model's files on disk: found or downloaded, and refused by name before anything reads them (`model_files`).
+"""A model's files on disk: found or downloaded, and checked by name before anything reads them (`model_files`).
 
-No code of a model's folder is ever run. Knows nothing of torch.
+No code from a model's folder is ever run. Knows nothing of torch.
 """
 
 import logging
@@ -18,21 +18,21 @@ from nbgen.model_files import check_files, model_folder, weight_files
 from nbgen.safetensors_file import Entry
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-#: The folders below a model's that hold layers of it (`dense_modules`) end so.
+#: Suffix of the subfolders that hold layers of a model (`dense_modules`).
 DENSE = "_Dense"
-#: The same weights once more, as their makers' own programs read them: in all folders that end otherwise.
+#: Duplicates of the weights for their makers' own programs, which are in subfolders with any other suffix.
 NOT_DOWNLOADED = [
     *(f"*[!{DENSE[place]}]{DENSE[place + 1 :]}/*.safetensors" for place in range(len(DENSE))),
     "consolidated*.safetensors",
 ]
-#: Read at once, if the last of them is not in memory: the first may have been read ahead.
+#: Bytes read at once, if the last of them is not in memory: the first ones may have been read ahead.
 PAGE_IN_BYTES = 2 * 2**20
 
 Report = Callable[[str, int, int], None]
 
 log = logging.getLogger(__name__)
 
-#: Where what this process has had from the hub lies: it is the same for as long, and the hub is asked once.
+#: Folders of this process's downloads: the hub is asked once, so a model stays the same while the process lives.
 _downloads: dict[str, Path] = {}
 
 
@@ -44,25 +44,25 @@ def find(name: str, report: Report) -> Path:
 
 
 def weight_bytes(folder: Path) -> int:
-    """The size of the files with the weights."""
+    """The size of the weight files."""
     return sum(path.stat().st_size for path in weight_files(folder))
 
 
 def tensors(folder: Path) -> dict[str, Entry]:
-    """What the heads of the files say of each tensor; a damaged file, which loading tells of, has none."""
+    """The header entry of each tensor in the weight files; none for a damaged file, which loading will report."""
     return {name: entry for path in weight_files(folder) for name, entry in safetensors_file.tensors(path).items()}
 
 
 def present(name: str) -> Path | None:
-    """The folder of `name` if it is on this machine, unchecked; what is wrong is said by whoever loads the model."""
+    """The folder of `name` if it is on this machine. It is not checked: loading reports what is wrong with it."""
     try:
         return model_folder(name) or _downloaded(name)
-    except (ModelError, ValueError):  # no name of a model
+    except (ModelError, ValueError):  # not a model's name
         return None
 
 
 def _kept(name: str) -> Path | None:
-    """Where a download of this process lies, if nobody has deleted it."""
+    """The folder of a download of this process, if nobody has deleted it."""
     folder = _downloads.get(name)
     return folder if folder and folder.is_dir() else None
 
@@ -75,8 +75,8 @@ def _downloaded(name: str) -> Path | None:
 
 
 def page_in(name: str) -> None:
-    """Have the operating system read the weights of a model on this machine ahead of their use, but what it has."""
-    with suppress(ModelError, OSError):  # what is wrong with it is said by whoever loads it
+    """Have the operating system read a local model's weights ahead of use, except those that are in memory already."""
+    with suppress(ModelError, OSError):  # loading reports what is wrong
         for path in weight_files(folder) if (folder := present(name)) else ():
             with path.open("rb", buffering=0) as file:
                 _read_missing(file, path.stat().st_size)
@@ -91,7 +91,7 @@ def _read_missing(file: FileIO, size: int) -> None:
 
 
 def _is_in_memory(descriptor: int, at: int) -> bool:
-    """Whether this byte of a file can be had without the disk; where the system does not say, it cannot."""
+    """Whether this byte of a file is in memory; False if the system does not say."""
     try:
         return os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT) == 1
     except (AttributeError, OSError):
@@ -103,7 +103,7 @@ def _download(name: str, report: Report) -> Path:
     from tqdm.auto import tqdm
 
     class Progress(tqdm):  # type: ignore[misc]
-        """Tells of the bytes that have arrived, as the bar does that is ahead: others count files, or fewer bytes."""
+        """Reports the bytes received from the bar that is furthest ahead: others count files, or fewer bytes."""
 
         most = 0.0
 
@@ -117,11 +117,11 @@ def _download(name: str, report: Report) -> Path:
             snapshot_download(name, allow_patterns=DOWNLOADED, ignore_patterns=NOT_DOWNLOADED, tqdm_class=Progress)
         )
         return _downloads[name]
-    except Exception as error:  # of the hub's library, of those beneath it, or of the network
+    except Exception as error:  # from the hub's library, those beneath it, or the network
         log.exception("downloading %s", name)
         raise ModelError(
             f"{name!r} is not in the local cache and could not be downloaded ({type(error).__name__}): "
             "check the name, the network, and that you are logged in if the model is gated"
         ) from error
     finally:
-        Progress.most = math.inf  # bars show themselves once more when they are forgotten
+        Progress.most = math.inf  # bars call `display` once more when they are deleted

@@ -1,8 +1,7 @@
-"""Decode steps as CUDA graphs: one a bucket of batch sizes, captured when first needed, replayed from then on.
+"""Decode steps as CUDA graphs: one for each bucket of batch sizes, captured when first needed, then replayed.
 
-A graph reads what it computes from tensors that never move (`graph_inputs`), padded to its bucket. Where there is no
-GPU the same padded steps run without being captured. Knows nothing of sampling: scores come out, valid until the next
-step.
+A graph reads its inputs from tensors that never move (`graph_inputs`), padded to its bucket. Without a GPU the same
+padded steps run uncaptured. Knows nothing of sampling: it returns scores, which are valid until the next step.
 """
 
 import logging
@@ -23,10 +22,10 @@ from nbgen.engine.graph_inputs import GraphInputs
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.sampled_tokens import NO_TOKEN, SampledTokens
 
-#: Batch sizes that have a graph of their own; larger ones go on in steps of the last.
+#: Batch sizes with a graph of their own; larger ones are rounded up to multiples of the last.
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
-#: `[B, vocab]` of a step's ids and positions `[B, 1]`.
+#: Scores `[B, vocab]` from a step, its ids and positions `[B, 1]`.
 Decode = Callable[[Step, torch.Tensor, torch.Tensor], torch.Tensor]
 
 log = logging.getLogger(__name__)
@@ -51,16 +50,16 @@ class DecodeGraphs:
         self._captures = device.type == "cuda"
         self._inputs = GraphInputs(self._most, blocks, device)
         self._graphs: dict[int, tuple[Callable[[], object], Decoded]] = {}
-        #: Buckets for whose graph there was no memory.
+        #: Buckets whose graph did not fit into memory.
         self._short: set[int] = set()
         self._pool: Any = torch.cuda.graph_pool_handle() if self._captures else None
         self.works = True
 
     @torch.inference_mode()
     def decode(self, rows: Rows[DecodeRow], newest: SampledTokens | None = None) -> Decoded | None:
-        """Of the next tokens; None where the model cannot be captured or the batch is too large.
+        """Scores of the next tokens; None if the model cannot be captured or the batch is too large.
 
-        Negative tokens are awaited ones, which `newest` has (`Sequence.next_ids`).
+        A negative token is not known to the host yet: `newest` has it on the device (`Sequence.next_ids`).
         """
         bucket = bucket_of(len(rows))
         if not self.works or bucket > self._most or max(len(r.block_table) for r in rows) > self._inputs.blocks:
@@ -74,12 +73,12 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Make the graph of one sequence, so that the first does not wait for it. There must be no other yet."""
+        """Make the graph for one sequence, so that the first request need not wait. There must be no other yet."""
         self._inputs.write([], 1, self._cache)
         self._add(1)
 
     def _add(self, bucket: int) -> bool:
-        """Make the bucket's graph; False where the model does what no graph can hold, or there is no memory for it."""
+        """Make the bucket's graph; False if the model cannot be captured, or there is no memory for the graph."""
         if bucket in self._short:
             return False
         stream = torch.cuda.current_stream() if self._captures else None
@@ -97,9 +96,9 @@ class DecodeGraphs:
         return bucket in self._graphs
 
     def _abandon(self, stream: torch.cuda.Stream) -> None:
-        """Undo what a capture that fails leaves: its own stream, and an allocator that gives nothing back meanwhile."""
+        """Clean up after a failed capture, which leaves its stream current and the allocator bound to its pool."""
         torch.cuda.set_stream(stream)
-        with suppress(RuntimeError):  # where the capture had not begun, or has ended
+        with suppress(RuntimeError):  # if the capture had not begun, or has ended
             torch._C._cuda_endAllocateToPool(stream.device_index, self._pool)
 
     def _captured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
@@ -140,16 +139,16 @@ class DecodeGraphs:
 
 @lru_cache
 def _capture_stream(_device: int) -> torch.cuda.Stream:
-    """Of the present device, one for all graphs: libraries keep memory for each stream that they have worked on."""
+    """The current device's one stream for all captures: libraries keep memory for each stream that they have used."""
     return torch.cuda.Stream()
 
 
 @contextmanager
 def _refusing_to_wait() -> Iterator[None]:
-    """Around what is to be captured. RuntimeError where the host would wait, before a capture is broken by it."""
+    """Raises RuntimeError where the host would wait for the device, which would break a capture: run this first."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Synchronization debug mode")  # a prototype, it says
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # "a prototype feature"
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -158,6 +157,6 @@ def _refusing_to_wait() -> Iterator[None]:
 
 
 def _most_likely(scores: torch.Tensor) -> torch.Tensor:
-    """As `step_kernels` finds them, without kernels."""
+    """The same result as `step_kernels.most_likely`, without kernels."""
     numbers = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
     return torch.where(scores.isfinite().any(-1), numbers.argmax(-1), NO_TOKEN)

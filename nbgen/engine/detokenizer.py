@@ -1,8 +1,8 @@
 """Text from tokens, as they come: never half a character, never the beginning of a stop string.
 
-Follows the two-offset window of text-generation servers, seeded with the end of the prompt and closed while the last
-token is a raw byte (sentencepiece's byte fallback changes text already shown otherwise). Where such bytes are text as
-they stand, stops are looked for in it before it is shown. Knows no tokenizer: it is given a function from ids to text.
+Follows the two-offset window of text-generation servers. It is seeded with the end of the prompt, and shows nothing
+while the last token is a raw byte, as sentencepiece's byte fallback may still change that text. Stop strings are also
+looked for in such held text (`ahead`). Knows no tokenizer: it is given a function from ids to text.
 """
 
 import copy
@@ -14,7 +14,7 @@ from nbgen.engine.stop_regex import StopRegexes
 
 CONTEXT_TOKENS = 6
 MAX_HELD_TOKENS = 32
-#: Tokens that a character which is not whole has at most.
+#: Most tokens of an incomplete character.
 PART = 3
 REPLACEMENT = "\ufffd"
 
@@ -29,7 +29,7 @@ class Detokenizer:
         prompt_ids: Sequence[int],
         skipped: Container[int] = (),
     ) -> None:
-        """`skipped` are tokens that `decode` passes over."""
+        """`skipped` are the tokens that `decode` leaves out of the text."""
         self._decode = decode
         self._is_byte = is_byte
         self._skipped = skipped
@@ -37,17 +37,17 @@ class Detokenizer:
         self._ids, self._read = _seed(decode, [*islice(seen, CONTEXT_TOKENS + PART)][::-1])
         self._window = 0
         self._length = 0
-        #: What is held back and would be text if nothing followed: whole characters only.
+        #: The whole characters of the text held back: they are part of the answer if nothing follows.
         self.ahead = ""
 
     def copy(self) -> Self:
-        """Another one that goes on from here."""
+        """An independent copy that continues from here."""
         other = copy.copy(self)
         other._ids = [*self._ids]
         return other
 
     def place(self, token_id: int) -> int:
-        """Where in the text a token would begin: in a character that is not whole, where it goes on with that."""
+        """Where in the text a token would begin: at the start of an incomplete character if it continues that one."""
         if self._read == len(self._ids):
             return self._length
         shown, window = self._decode(self._ids[self._window : self._read]), self._ids[self._window :]
@@ -60,7 +60,7 @@ class Detokenizer:
         return self._length + len(whole)
 
     def append(self, token_id: int) -> str:
-        """Add a token; the text that is now certain."""
+        """Add a token; returns the text that is now certain."""
         self.ahead = ""
         if token_id in self._skipped:
             return ""
@@ -73,11 +73,11 @@ class Detokenizer:
         return self._show_whole(text) if broken else self._advance(text)
 
     def flush(self) -> str:
-        """What was held back, as it stands (it may hold U+FFFD)."""
+        """The text that was held back, as it is (it may contain U+FFFD)."""
         return self._advance(self._pending())
 
     def _show_whole(self, text: str) -> str:
-        """Of `text`, which was held for long, all but a character that is not whole, as far as it has others."""
+        """Show `text`, which was held too long, without an incomplete character at its end, unless it has no others."""
         for end in range(len(self._ids) - 1, max(self._read, len(self._ids) - PART - 1), -1):
             if (whole := self._pending(end)) and not whole.endswith(REPLACEMENT):
                 return self._advance(whole, end)
@@ -91,16 +91,16 @@ class Detokenizer:
         if text:
             self._window, self._read = self._read, len(self._ids) if end is None else end
             self._length += len(text)
-        elif len(self._ids) - self._read > MAX_HELD_TOKENS:  # without text: part of a character at most
+        elif len(self._ids) - self._read > MAX_HELD_TOKENS:  # tokens without text are at most part of a character
             del self._ids[self._read : -CONTEXT_TOKENS]
         return text
 
 
 def _seed(decode: Callable[[list[int]], str], prompt_end: list[int]) -> tuple[list[int], int]:
-    """The end of it, from the beginning of a character on, and how many of these tokens have whole characters.
+    """The prompt's last tokens, from the start of a character on, and how many of them make whole characters.
 
-    A prompt may end inside a character: the whole of it is then part of the answer. One incomplete character at either
-    side makes a whole run of raw bytes unreadable.
+    If a prompt ends inside a character, the whole character is part of the answer. One incomplete character at either
+    end makes a whole run of raw bytes undecodable.
     """
     for size in range(CONTEXT_TOKENS, CONTEXT_TOKENS + PART + 1):
         ids = prompt_end[-size:]
@@ -113,8 +113,8 @@ def _seed(decode: Callable[[list[int]], str], prompt_end: list[int]) -> tuple[li
 class StopStrings:
     """Looks for stop strings and regexes in growing text, and holds back what may become one.
 
-    As in SGLang, what a regex matched is shown, unless the regex's own text stands there, and so is what the text has
-    of a stop string that is partly in tokens which it leaves out.
+    As in SGLang, text that a regex matched is shown, unless it equals the pattern's own text; so is the shown part of
+    a stop string that lies partly in tokens which the text leaves out.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class StopStrings:
         in_order: bool = False,
         regexes: StopRegexes | None = None,
     ) -> None:
-        """Of several stop strings at once the first of the text counts, or `in_order` the first of `stops`."""
+        """Of stop strings that match at once, the first in the text counts, or if `in_order` the first of `stops`."""
         self._stops = stops
         self._in_order = in_order
         self._keep_match = keep_match
@@ -133,28 +133,28 @@ class StopStrings:
         self._hidden = [*stops, *regexes.patterns] if regexes else stops
         self._longest = max(map(len, self._hidden), default=0)
         self._held = ""
-        #: The last of what was said, with what the text leaves out, as long as a stop may have begun in that.
+        #: The end of the text including tokens that it leaves out, kept as long as a stop may begin in one of these.
         self._said = ""
-        #: Characters that came after what was left out.
+        #: Characters since the last token that was left out.
         self._since = 0
         self.matched: str | None = None
 
     def begin(self, text: str) -> str:
-        """Take what comes before all other text, and ends nothing by itself; what of it may be shown."""
+        """Add text that precedes the answer and cannot stop it by itself; returns the part that may be shown."""
         if self._regexes:
             self._regexes.begin(text)
         self._held = text
         return self._take(len(text) - self._undecided())
 
     def find(self, ahead: str) -> str | None:
-        """The stop that is whole with this text, which is not added, if nothing follows."""
+        """The stop that would match if `ahead` came next and nothing followed; `ahead` is not added."""
         if not ahead:
             return None
         found = self._found(ahead)
         return self._regexes.find(ahead) if found is None and self._regexes else found
 
     def append(self, text: str) -> str:
-        """Add text; what may be shown. `matched` is the stop string once one is whole."""
+        """Add text; returns the part that may be shown. Sets `matched` once a stop string is complete."""
         self._held += text
         if self._said:
             self._said = self._said + text if self._since < self._longest else ""
@@ -167,12 +167,12 @@ class StopStrings:
         return self._take(len(self._held) - self._undecided())
 
     def pass_over(self, unseen: str) -> None:
-        """Note what a token is written as that the text leaves out: a stop may begin there."""
+        """Note the text of a token that the answer leaves out: a stop may begin there."""
         if unseen and self._stops:
             self._said, self._since = (self._said or self._held)[-self._longest :] + unseen, 0
 
     def flush(self) -> str:
-        """What was held back and turned out to be plain text."""
+        """The text that was held back and turned out to be no stop."""
         return self._take(len(self._held))
 
     def _found(self, ahead: str = "") -> str | None:
@@ -184,14 +184,14 @@ class StopStrings:
         return min(found, key=(lambda _: 0) if self._in_order else text.find, default=None)
 
     def _cut(self, stop: str) -> str:
-        """The text up to or with `stop`; all of it where a regex matched other text."""
+        """The text up to `stop`, or including it; all of the text if a regex matched."""
         start = self._held.find(stop)
         if start < 0:
             return self._take(len(self._held))
         return self._take(start + len(stop) if self._keep_match else start, drop_rest=True)
 
     def _undecided(self) -> int:
-        """Length of the longest end of the text that begins what would be hidden."""
+        """Length of the longest end of the text that is the beginning of a stop."""
         for length in range(min(self._longest - 1, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-length:]) for stop in self._hidden):
                 return length

@@ -1,4 +1,4 @@
-"""Which device the name in a configuration stands for: "auto", "cpu", "cuda" or "cuda:N". Knows no model."""
+"""Finds the device that a configuration names: "auto", "cpu", "cuda" or "cuda:N". Knows no model."""
 
 import logging
 import platform
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def named(name: str) -> torch.device:
-    """The device; "auto" is a GPU where torch can compute on one. Raises ModelError for what is none, or not here."""
+    """The device; "auto" is a GPU if torch can compute on one. Raises ModelError for no such device, here or at all."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() and _computes() else "cpu")
     try:
@@ -33,12 +33,12 @@ def computes_bfloat16(device: torch.device) -> bool:
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):  # macOS has none
         return False
-    # oneDNN takes it from AVX-512 on, and without instructions for it needs four times as long as for float32.
+    # oneDNN accepts bfloat16 from AVX-512 on, but without instructions for it takes four times as long as for float32.
     return platform.machine() != "x86_64" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def works(device: torch.device) -> bool:
-    """Whether it goes on computing: a fault within a GPU's kernel ends all that the process has there."""
+    """Whether it still computes: after a fault in a kernel, a process can do nothing more on its GPU."""
     try:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -48,7 +48,7 @@ def works(device: torch.device) -> bool:
 
 
 def _computes() -> bool:
-    """Whether this build of torch has kernels for the GPU: for old ones it finds a GPU, and has none."""
+    """Whether this build of torch has kernels for the GPU: it also reports old GPUs, for which it has none."""
     try:
         return (torch.ones(1, device="cuda") + 1).item() == 2
     except RuntimeError as error:

@@ -1,26 +1,26 @@
-"""Guesses at a sequence's next tokens: those that followed when its newest tokens stood there before.
+"""Guesses a sequence's next tokens: those that followed an earlier occurrence of its newest tokens.
 
 So an answer that repeats its prompt, or itself, gains several tokens a step (prompt lookup, Saxena 2023; checked as in
-Leviathan et al. 2023). Knows nothing of how guesses are checked, and learns nothing of what became of them: how many
-tokens are alike says well enough how many more will be. `python -m benchmarks.drafts` tries that on real texts.
+Leviathan et al. 2023). Knows neither how guesses are checked nor which were accepted: the length of a match predicts
+well enough how long it will go on. `python -m benchmarks.drafts` tries that on real texts.
 """
 
-#: Tokens that must have stood there before, and as many as are looked at to find the place that is most alike.
+#: Fewest tokens that must match an earlier place, and most that are compared to find the place with the longest match.
 PAIR, LONGEST = 2, 16
-#: Places that are looked at, the last ones first.
+#: Most earlier places that are compared, the newest first.
 PLACES = 16
 
 
 class Drafts:
-    """Of one sequence, which only grows."""
+    """The guesses for one sequence, which only grows."""
 
     def __init__(self) -> None:
-        #: Where what follows two tokens began the last time, and for each such place the one before it; 0: none.
+        #: The place after each pair's last occurrence; for each place, the one after the occurrence before it; 0: none.
         self._last: dict[tuple[int, int], int] = {}
         self._before = [0] * PAIR
 
     def guess(self, ids: list[int], most: int) -> list[int]:
-        """What may follow `ids`, at most so many tokens."""
+        """Tokens that may follow `ids`, `most` at most."""
         for place in range(len(self._before), len(ids)):
             pair = ids[place - 2], ids[place - 1]
             self._before.append(self._last.get(pair, 0))
@@ -28,11 +28,11 @@ class Drafts:
         place, alike = self._most_alike(ids)
         if not place:
             return []
-        distance = len(ids) - place  # what comes later than that is guessed itself
+        distance = len(ids) - place  # further tokens repeat the guess
         return [ids[place + i % distance] for i in range(min(most, max(1, alike - PAIR)))]
 
     def _most_alike(self, ids: list[int]) -> tuple[int, int]:
-        """The place after the most tokens that are the last ones of `ids`, and how many; 0 if there is none."""
+        """The place after the longest match with the end of `ids`, and the length of the match; place 0 if none."""
         best, longest, looked = 0, PAIR - 1, 0
         place = self._last.get((ids[-2], ids[-1]), 0) if len(ids) > PAIR else 0
         while place and longest < LONGEST and looked < PLACES:

@@ -1,7 +1,7 @@
-"""The engine process of an embedding model: texts in, vectors out, those that wait together in one batch.
+"""The engine process of an embedding model: texts in, vectors out; texts that wait together make one batch.
 
-One thread computes; another receives and tokenizes. Whatever asks for text is refused. Does not know how vectors are
-computed.
+One thread computes; another receives and tokenizes. Requests for generated text are refused. Does not know how vectors
+are computed.
 """
 
 import logging
@@ -56,7 +56,7 @@ class Prompt(NamedTuple):
 
     rid: str
     ids: list[int]
-    #: Of a query and a document, which of them each token is of.
+    #: For a query with a document: which of the two each token belongs to.
     types: list[int]
 
 
@@ -67,10 +67,10 @@ class EmbeddingLoop:
         self._channel = channel
         self._model = model
         self._max_waiting = max_waiting
-        #: What somebody wants, by its id, in order of arrival.
+        #: Waiting texts by request id, in order of arrival.
         self._waiting: dict[str, Prompt] = {}
         self._paused = self._closed = False
-        #: Around these three: one thread adds and pauses, another waits and takes.
+        #: Guards these three: one thread adds and pauses, another waits and takes.
         self._changed = threading.Condition()
         self._steps = 0
         self._pulse = Pulse(channel.send, model.device.type, run_seconds)
@@ -117,7 +117,7 @@ class EmbeddingLoop:
                 self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
 
     def _pause(self, *, ends_requests: bool) -> None:
-        """Compute no batch until told to continue; what has not begun may end."""
+        """Compute no batch until told to continue; `ends_requests` aborts those that wait."""
         with self._changed:
             self._paused = True
             ended, self._waiting = (self._waiting, {}) if ends_requests else ({}, self._waiting)
@@ -145,7 +145,7 @@ class EmbeddingLoop:
                     )
         except NbgenError as error:
             self._refuse(request.rid, error)
-        except Exception:  # whatever a tokenizer raises is this request's alone
+        except Exception:  # whatever a tokenizer raises fails this request alone
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request.rid, InvalidRequest("the text could not be tokenized"))
 
@@ -171,7 +171,7 @@ class EmbeddingLoop:
         return ids, types
 
     def _next_batch(self) -> list[Prompt]:
-        """What waits, as much as fits into one; none after a while in which there is nothing, or all is paused."""
+        """The first waiting texts that fit into one batch; empty after STATUS_SECONDS without any, or while paused."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._waiting and not self._paused), STATUS_SECONDS)
             batch = [] if self._closed or self._paused else _fitting(self._waiting.values())
@@ -182,10 +182,10 @@ class EmbeddingLoop:
     def _embed(self, wanted: list[Prompt]) -> None:
         try:
             vectors = self._model.encode([prompt.ids for prompt in wanted], [prompt.types for prompt in wanted])
-        except Exception:  # a model may raise anything, and out of memory
+        except Exception:  # a model may raise anything, and memory may run out
             log.exception("embedding %d texts", len(wanted))
             vectors = None
-        if vectors is None:  # only now: the exception held what had been computed
+        if vectors is None:  # only now: the exception kept the batch's tensors alive
             self._embed_alone(wanted)
             return
         self._steps += 1
@@ -194,7 +194,7 @@ class EmbeddingLoop:
             self._channel.send(EmbedOutput(rid=prompt.rid, prompt_tokens=len(prompt.ids), data=data))
 
     def _embed_alone(self, failed: list[Prompt]) -> None:
-        """The fault may be one text's alone, and refuses that one."""
+        """Compute each text of a failed batch alone: if only one is at fault, only that one is refused."""
         memory.give_back(self._model.device)
         if len(failed) > 1:
             for prompt in failed:
@@ -218,7 +218,7 @@ class EmbeddingLoop:
 
 
 def _fitting(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """The first of them that make one batch."""
+    """The first prompts that fit into one batch."""
     batch: list[Prompt] = []
     longest = 0
     for prompt in prompts:

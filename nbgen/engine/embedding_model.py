@@ -1,6 +1,6 @@
 """A model that makes one vector of a text: transformers' own forward over a padded batch, pooled as its files say.
 
-That of one that classifies has a score for each class; a reranker's has one, of a query and a document.
+A classifier's vector has a score for each class; a reranker's has one score, for a query with a document.
 Knows neither messages nor wires.
 """
 
@@ -13,11 +13,11 @@ from nbgen.engine import checkpoint, dense_modules, embedding_checkpoint, loader
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
-#: Token ids of a first try, of which the last is changed then.
+#: Token ids of a probe, which is then repeated with another last token.
 PROBE = (5, 6)
-#: Of a state: what the order of sums changes in it.
+#: Relative change of a state that may come from another order of summing.
 NOISE = 0.02
-#: What transformers calls it that a text may be of several classes.
+#: transformers' name for classifiers whose texts may belong to several classes.
 MANY = "multi_label_classification"
 
 
@@ -26,11 +26,11 @@ class EmbeddingModel:
 
     def __init__(self, config: EngineConfig, report: checkpoint.Report) -> None:
         """Load what `config` names. Raises ModelError."""
-        # Before weights are read that could not be used.
+        # First, so that a ModelError comes before the weights are read.
         folder = checkpoint.find(config.model, report)
         self.pooling = said = embedding_checkpoint.pooling(folder, config.model)
         self._dense = dense_modules.read(folder, said.dense, config.model)
-        #: Whether it reads texts in small letters.
+        #: Whether texts are lowercased first.
         self.lowers = embedding_checkpoint.reading(folder, config.model).lowers
         loaded = loader.load_embedding(config, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
@@ -43,7 +43,7 @@ class EmbeddingModel:
         labels = _labels(self._model.config) if self.classifies else []
         overlap = said.mode == "chances" or getattr(self._model.config, "problem_type", None) == MANY
         if labels:
-            self.pooling = said = said._replace(mode="scores")  # which whoever asks for chances is told as such
+            self.pooling = said = said._replace(mode="scores")  # clients get probabilities from these
         looks_ahead = self._looks_ahead(config.model)
         self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
         self._one_by_one = self._minds_padding()
@@ -64,12 +64,12 @@ class EmbeddingModel:
 
     @property
     def classifies(self) -> bool:
-        """Whether its vectors are of scores."""
+        """Whether its vectors consist of scores."""
         return self.pooling.mode in ("scores", "chances")
 
     @torch.inference_mode()
     def encode(self, prompts: list[list[int]], types: list[list[int]] | None = None) -> torch.Tensor:
-        """Float32 vectors `[prompts, width]` of token ids, on the CPU; `types` says of which text each token is."""
+        """Float32 vectors `[prompts, width]`, on the CPU; `types` says to which of two texts each token belongs."""
         types = types or [[] for _ in prompts]
         if self._one_by_one and len(prompts) > 1:
             return torch.cat([self.encode([ids], [of]) for ids, of in zip(prompts, types, strict=True)])
@@ -79,9 +79,9 @@ class EmbeddingModel:
     def _states(
         self, prompts: list[list[int]], types: list[list[int]]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The last layer's `[prompts, tokens, width]`, their mask `[prompts, tokens]` and lengths `[prompts]`.
+        """The last layer's states `[prompts, tokens, width]`, their mask `[prompts, tokens]` and lengths `[prompts]`.
 
-        Of a model that classifies, its scores `[prompts, classes]` instead.
+        A classifier returns its scores `[prompts, classes]` in place of states.
         """
         lengths = torch.tensor([len(ids) for ids in prompts])
         width = int(lengths.max())
@@ -94,7 +94,7 @@ class EmbeddingModel:
         return states.float(), mask, lengths.to(self.device)
 
     def _pad_of(self, prompts: list[list[int]]) -> int:
-        """The model's own, or one that no prompt ends with: it is how some that classify find where a text ends."""
+        """The model's own padding token, or one that no prompt ends with: some classifiers find a text's end by it."""
         if self._pad is not None and 0 <= self._pad < self._text.vocab_size:
             return self._pad
         ends = {ids[-1] for ids in prompts}
@@ -105,27 +105,27 @@ class EmbeddingModel:
 
     @torch.inference_mode()
     def _looks_ahead(self, name: str) -> bool:
-        """Whether a token's state depends on the next token. Raises ModelError where nothing comes of token ids."""
+        """Whether a token's state depends on the next token. Raises ModelError if the model cannot run on token ids."""
         try:
             states, *_ = self._states([list(PROBE), [*PROBE[:-1], PROBE[-1] + 1]], [])
-        except Exception as error:  # another's model may raise anything
+        except Exception as error:  # a model may raise anything
             raise ModelError(f"{name} makes no vectors of texts: its model does not run on token ids alone") from error
         before, after = states[:, 0]
         return bool((before - after).abs().max() > NOISE * before.abs().max())
 
     @torch.inference_mode()
     def _minds_padding(self) -> bool:
-        """Whether what a text becomes depends on a longer one beside it: a model may mix all places of a row."""
+        """Whether padding changes a text's vector: a model may mix all positions of a row."""
         short, long = list(PROBE), list(PROBE) * 4
         (alone,), (beside, _) = (self._pool(*self._states(texts, [])) for texts in ([short], [short, long]))
         return bool((alone - beside).abs().max() > NOISE * alone.abs().max())
 
     def close(self) -> None:
-        """Give the weights back."""
+        """Free the weights."""
         del self._model, self._dense
 
     def _pool(self, states: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """`[prompts, width]` of states `[prompts, tokens, width]`; padding does not count."""
+        """Pools states `[prompts, tokens, width]` to `[prompts, width]`, without the padding."""
         inside = mask.bool()[..., None]
         match self.pooling.mode:
             case "scores":
@@ -143,11 +143,11 @@ class EmbeddingModel:
 
 
 def is_embedding(config: EngineConfig, report: checkpoint.Report) -> bool:
-    """Whether the configured model makes vectors. Raises ModelError where there is none."""
+    """Whether the configured model makes vectors. Raises ModelError if there is no such model."""
     return embedding_checkpoint.is_embedding(checkpoint.find(config.model, report))
 
 
 def _labels(architecture: Any) -> list[str]:
-    """What the classes are called, where there are several."""
+    """The names of the classes; empty unless there are several."""
     labels = [str(label) for _, label in sorted(architecture.id2label.items())]
     return labels if len(labels) > 1 else []

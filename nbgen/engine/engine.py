@@ -1,6 +1,6 @@
 """The engine: schedule, run, sample, emit. One request's fault ends that request; the rest go on.
 
-Knows nothing of sockets or processes. `min_new_tokens` and every other option act in the parts it calls.
+Knows nothing of sockets or processes. Options such as `min_new_tokens` are implemented by the parts that it calls.
 """
 
 import logging
@@ -56,10 +56,10 @@ class Engine:
         self._logprobs = logprobs
         self._tensors = TensorOutputs()
         self._scheduler = scheduler
-        self.sequences: dict[str, list[Sequence]] = {}  # that are alive, by their request
-        #: Those whose grammar is not compiled yet; the scheduler does not know them.
+        self.sequences: dict[str, list[Sequence]] = {}  # living ones, by request id
+        #: Sequences whose grammar is not compiled or whose media are not encoded; the scheduler does not know them yet.
         self._preparing: set[Sequence] = set()
-        #: Of those the ones whose media are not encoded yet.
+        #: Those of them whose media are not encoded yet.
         self._unseen = MediaQueue()
         self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
@@ -69,11 +69,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would compute something: nothing does while paused."""
+        """Whether a step would compute something; never while paused."""
         return (self._scheduler.has_work or len(self._unseen) > 0) and self._paused_at is None
 
     def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
-        """Take in one request's sequences; the outputs that refuse them, if any. Unprepared ones wait for `begin`."""
+        """Accept one request's sequences, or return outputs that refuse them. Unprepared ones wait for `begin`."""
         if reason := self._refusal(sequences):
             return [msgspec.structs.replace(s.output("", []), finish_reason=reason) for s in sequences]
         self.sequences[sequences[0].rid] = list(sequences)
@@ -85,7 +85,7 @@ class Engine:
         return []
 
     def begin(self, sequences: list[Sequence]) -> None:
-        """Let those of the sequences that are still alive wait for their turn."""
+        """Queue those of the sequences that are still alive, first for the encoding of their media if they have any."""
         for sequence in sequences:
             if sequence not in self._preparing:
                 continue
@@ -96,25 +96,25 @@ class Engine:
                 self._scheduler.add(sequence)
 
     def abort(self, rid: str) -> list[GenerateOutput]:
-        """End a request's sequences now; their last outputs. An unknown rid has none."""
+        """End a request's sequences now; returns their last outputs, none for an unknown rid."""
         return [self._abort(sequence) for sequence in list(self.sequences.get(rid, ()))]
 
     def refuse(self, sequences: list[Sequence], reason: FinishReason) -> list[GenerateOutput]:
-        """End those of the sequences that are still alive, for `reason`; their last outputs."""
+        """End those of the sequences that are still alive, with `reason`; returns their last outputs."""
         return [self._end(sequence, reason) for sequence in sequences if sequence.finish_reason is None]
 
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
-        """End every sequence, and until `attach` refuse any other, with `reason`; the last outputs."""
+        """End every sequence and refuse new ones until `attach`, with `reason`; returns the last outputs."""
         self._closed = reason
         return [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
 
     def attach(self, runner: Runner | None, scheduler: Scheduler) -> None:
-        """Go on with these, which hold no sequence; without a runner, remain closed."""
+        """Continue with this runner and scheduler, which hold no sequence; without a runner, remain closed."""
         if runner is not None:
             runner.lora.carry(self._adapters)
             self._closed = None
         scheduler.preemptions = self._scheduler.preemptions
-        self._runner, self._scheduler = runner, scheduler  # type: ignore[assignment]  # of none, nothing is asked
+        self._runner, self._scheduler = runner, scheduler  # type: ignore[assignment]  # None is never used while closed
 
     def install(self, adapter: Adapter) -> None:
         """Put the adapter into the model. If that raises, nothing has changed."""
@@ -129,7 +129,7 @@ class Engine:
             self._runner.lora.carry(self._adapters)
 
     def uses(self, adapter: Adapter) -> bool:
-        """Whether any sequence goes through the adapter."""
+        """Whether any living sequence uses the adapter."""
         return any(sequence.adapter is adapter for sequence in self._living())
 
     def flush_cache(self) -> None:
@@ -137,7 +137,7 @@ class Engine:
         self._scheduler.blocks.cache.flush()
 
     def recompute(self) -> None:
-        """Compute everything anew from here on, of running sequences too: the weights have changed."""
+        """Discard all that was computed, also for running sequences: the weights have changed."""
         self._preempt_all()
         self.flush_cache()
 
@@ -146,14 +146,14 @@ class Engine:
         self._launcher.close()
 
     def withdraw(self) -> Withdrawn:
-        """Let go of every sequence, for `readmit`."""
+        """Detach every sequence, to be passed to `readmit` later."""
         self._preempt_all()
         withdrawn = Withdrawn(self.sequences, self._preparing, self._scheduler.waiting)
         self.sequences, self._preparing, self._scheduler.waiting = {}, set(), []
         return withdrawn
 
     def readmit(self, withdrawn: Withdrawn) -> list[GenerateOutput]:
-        """Take the withdrawn sequences again, computed anew in the same order; last outputs of those too large."""
+        """Requeue the withdrawn sequences, in the same order, from their start; last outputs of those too large now."""
         self.sequences, self._preparing, waiting = withdrawn
         for sequence in waiting:
             self._scheduler.add(sequence)
@@ -163,7 +163,7 @@ class Engine:
         return [self._end(sequence, OUTGROWN, sequence.rest()) for sequence in outgrown]
 
     def pause(self, mode: PauseMode) -> list[GenerateOutput]:
-        """Compute nothing until `resume`; the last outputs of what `mode` ends."""
+        """Compute nothing until `resume`; returns the last outputs of the sequences that `mode` ends."""
         outputs = [self._abort(sequence) for sequence in self._living()] if mode == "abort" else []
         if mode == "retract":
             self._preempt_all()
@@ -178,14 +178,14 @@ class Engine:
             self._paused_at = None
 
     def end_late(self) -> list[GenerateOutput]:
-        """End what has waited or run too long; its last outputs."""
+        """End the sequences that have waited or run too long; returns their last outputs."""
         now = time.monotonic()
         if self._paused_at is not None or not self._deadlines.are_due(now):
             return []
         return [self._end(s, reason, s.rest()) for s, reason in list(self._deadlines.late(self._living(), now))]
 
     def step(self) -> list[GenerateOutput]:
-        """Compute one batch; what each sequence gained."""
+        """Compute one batch; returns what each sequence gained."""
         refused = self._encode_next() if len(self._unseen) else []
         try:
             launched = self._launcher.launch(self._runner, self._scheduler)
@@ -196,7 +196,7 @@ class Engine:
             log.warning("A step failed: all that runs begins anew", exc_info=True)
         else:
             return refused + self._finish(launched) if launched else refused
-        return refused + self._begin_anew(short=short)  # only now: the exception held what had been computed
+        return refused + self._begin_anew(short=short)  # only now: the exception kept the step's tensors alive
 
     def status(self) -> EngineStatus:
         status = msgspec.structs.replace(
@@ -219,9 +219,9 @@ class Engine:
         self._launcher.forget()
 
     def _begin_anew(self, *, short: bool) -> list[GenerateOutput]:
-        """Compute everything anew after a step that failed; the last output of the sequence that must end, if any.
+        """Restart all sequences after a failed step; returns the last output of the one that must end, if any.
 
-        `short` says that memory was. What cached prefixes hold is not known after a failure.
+        `short`: the step ran out of memory. Cached prefixes are dropped: their contents are unknown after a failure.
         """
         last = self._scheduler.failed(short=short)
         self._scheduler.blocks.copied()
@@ -230,7 +230,7 @@ class Engine:
         return [] if last is None else [self._end(last, NO_MEMORY if short else FAILED, last.rest())]
 
     def _refusal(self, arriving: list[Sequence]) -> FinishReason | None:
-        """Why one request's sequences cannot be taken in now, if they cannot."""
+        """Why one request's sequences cannot be accepted now; None if they can."""
         waiting, adapter = self._num_waiting, arriving[0].adapter
         if waiting + len(arriving) > self._max_waiting:
             return queue_full(waiting, len(arriving), self._max_waiting)
@@ -244,7 +244,7 @@ class Engine:
         return [sequence for siblings in self.sequences.values() for sequence in siblings]
 
     def _encode_next(self) -> list[GenerateOutput]:
-        """Let sequences wait for their turn whose media are encoded; the last outputs of those whose cannot be."""
+        """Encode media and queue the sequences that are ready; returns the last outputs of those that failed."""
         refused = []
         for sequence, fault in self._unseen.encoded(self._runner.encode, self._scheduler.waiting):  # type: ignore[union-attr]
             if fault is not None:
@@ -255,7 +255,7 @@ class Engine:
         return refused
 
     def _finish(self, launched: Launched) -> list[GenerateOutput]:
-        """Give every sequence its token; what each gained."""
+        """Give every sequence its token; returns what each gained."""
         self.steps += 1
         output, tokens = launched.output, launched.tokens.tolist()
         self._scheduler.succeeded(output.sampled)
@@ -265,7 +265,7 @@ class Engine:
             if (sequence := self._verified.sequence(row)) is not None:
                 pieces += self._alone(sequence, self._gain, *gained)
         if true := self._verified.came_true():
-            self._runner.accept(true)  # type: ignore[union-attr]  # of one that takes none, there are none
+            self._runner.accept(true)  # type: ignore[union-attr]  # only a runner that takes guesses has any
         return pieces
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
@@ -283,7 +283,7 @@ class Engine:
     def _alone(
         self, sequence: Sequence, make: Callable[..., Iterable[GenerateOutput]], *given: Any
     ) -> list[GenerateOutput]:
-        """What `make` gives for a sequence that is alive. If it raises, this sequence ends, and no other."""
+        """The result of `make` for a sequence that is alive. If it raises, this sequence alone ends."""
         if sequence.finish_reason is not None:
             return []
         try:
@@ -330,7 +330,7 @@ class Engine:
             return GenerateOutput(rid=sequence.rid, index=sequence.index, text=text, finish_reason=reason)
 
     def _release(self, sequence: Sequence) -> None:
-        """Give back all that the sequence holds."""
+        """Free everything that the sequence holds."""
         if sequence in self._preparing:
             self._preparing.remove(sequence)
             self._unseen.drop(sequence)
