@@ -1,4 +1,4 @@
-"""Adapters that come and go: named by the thread that admits requests, had in the model between two of its steps."""
+"""Loads and unloads adapters: the admission thread reads and names them, the engine installs them between two steps."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class AdapterChange(NamedTuple):
-    """An adapter that was read, to be had in the model; or one without a name, to be let go once nobody uses it."""
+    """An adapter that was read and is to be installed; or, if it `leaves`, one to remove once no sequence uses it."""
 
     rid: str
     adapter: Adapter
@@ -23,35 +23,35 @@ class AdapterChange(NamedTuple):
 
 
 class AdapterChanges:
-    """Those of one engine; `answer` hears what became of each."""
+    """The adapter changes of one engine; `answer` gets the result of each."""
 
     def __init__(self, adapters: Adapters, engine: Engine, answer: Callable[[AdapterState], object]) -> None:
         self._adapters, self._engine, self._answer = adapters, engine, answer
         self._leaving: list[AdapterChange] = []
 
     def read(self, command: AdapterCommand) -> AdapterChange | None:
-        """Read or forget an adapter, where requests find it; what the model is to hear of it in its turn."""
+        """Read and name an adapter, or take its name away; returns the change that `apply` is to make in the model."""
         try:
             if isinstance(command, LoadAdapter):
                 return AdapterChange(command.rid, self._adapters.load(command.name, command.folder), leaves=False)
             return AdapterChange(command.rid, self._adapters.unload(command.name), leaves=True)
         except NbgenError as error:
             words = writable(error.message)
-        except Exception:  # whatever is in somebody's folder is no end of ours
+        except Exception:  # whatever the folder contains must not end the engine
             log.exception("adapter %s", command.name)
             words = "the adapter cannot be read; the server's log says why"
         self._answer(AdapterState(rid=command.rid, name=command.name, error=words))
         return None
 
     def apply(self, change: AdapterChange) -> None:
-        """Have the adapter in the model, or forget it."""
+        """Install the adapter in the model, or note that it leaves."""
         if change.leaves:
             self._leaving.append(change)
             return
         name = change.adapter.name
         try:
             self._engine.install(change.adapter)
-        except Exception as error:  # memory may be full; those who run go on
+        except Exception as error:  # memory may be full; running requests go on
             log.exception("adapter %s", name)
             self._adapters.forget(change.adapter)
             full = memory.ran_out(error)
@@ -62,11 +62,11 @@ class AdapterChanges:
             self._answer(AdapterState(rid=change.rid, name=name))
 
     def let_go(self) -> None:
-        """Take the leaving adapters out that nobody uses any more."""
+        """Remove the leaving adapters that no sequence uses any more."""
         for change in [change for change in self._leaving if not self._engine.uses(change.adapter)]:
             self._leaving.remove(change)
             try:
                 self._engine.remove(change.adapter)
-            except Exception:  # there was no memory to move the others; what is left of it goes with the next change
+            except Exception:  # no memory to move the others; its remains go with the next change
                 log.exception("adapter %s could not be taken out", change.adapter.name)
             self._answer(AdapterState(rid=change.rid, name=change.adapter.name))

@@ -1,7 +1,7 @@
 """LoRA adapters as peft saves them: `adapter_config.json` and `adapter_model.safetensors`, read and checked.
 
-All is checked against the base model's layers before any tensor is read: a configuration may say anything. What this
-server cannot compute exactly as peft would is refused. Nothing but these two files is opened.
+Everything is checked against the base model's layers before any tensor is read: a configuration may say anything. An
+adapter that this server cannot compute exactly as peft would is refused. Only these two files are opened.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nbgen.model_files import ADAPTER, ADAPTER_WEIGHTS
 
 MAX_CONFIG_BYTES = 2**20
 MAX_RANK = 512
-#: `base_model.model.` and a layer's path, then which of the two matrices. Beside those of the layer that makes scores
-#: peft also saves its frozen weight, which is the base model's.
+#: `base_model.model.` and a layer's path, then which of the two matrices. For the output layer (`lm_head`) peft also
+#: saves the frozen weight, which is the base model's.
 TENSOR = re.compile(r"base_model\.model\.(?P<path>.+)\.(?:lora_(?P<side>[AB])|base_layer)\.weight")
-#: Options of peft that say nothing, or nothing more, of what a saved adapter computes.
+#: Options of peft that do not change what a saved adapter computes.
 HARMLESS = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -52,14 +52,14 @@ HARMLESS = {
     "task_type",
 }
 READ = {"alpha_pattern", "init_lora_weights", "lora_alpha", "peft_type", "r", "rank_pattern", "use_rslora"}
-#: What any other option, which changes what a layer computes, must be.
+#: Values that any other option must have, since it would change what a layer computes.
 UNSET: tuple[Any, ...] = (None, False, [], {}, "none")
 #: Initialisations that also change the base model's weights.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
-#: Width of input and output of a base model's linear layers, by their paths.
+#: Input and output widths of a base model's linear layers, by their paths.
 Shapes = Mapping[str, tuple[int, int]]
-#: Of RE2.
+#: A compiled pattern of RE2.
 Pattern = Any
 Number = TypeVar("Number", int, float)
 
@@ -75,7 +75,7 @@ class Pair(NamedTuple):
 
 @dataclass(eq=False)
 class Adapter:
-    """One version of an adapter: what its name meant when it was loaded. `rank` is its largest."""
+    """One version of an adapter: what its name meant when it was loaded. `rank` is the largest of its layers."""
 
     name: str
     pairs: dict[str, Pair]
@@ -98,7 +98,7 @@ class Scaling(NamedTuple):
         return _fitting(self.ranks, path, self.rank)
 
     def factor(self, path: str) -> float:
-        """What the product of a layer's matrices is multiplied by (rsLoRA: Kalajdzievski 2023)."""
+        """The factor of the product of a layer's matrices (rsLoRA: Kalajdzievski 2023)."""
         rank = self.rank_of(path)
         return _fitting(self.alphas, path, self.alpha) / (math.sqrt(rank) if self.stabilized else rank)
 
@@ -174,20 +174,20 @@ def _scaling(name: str, config: dict[str, Any]) -> Scaling:
 
 
 def _compile(key: str) -> Pattern:
-    """Matches paths that end in what `key` says: in linear time, as anybody may have written the folder."""
+    """A pattern for paths that end in a match of `key`; RE2, as an untrusted pattern must match in linear time."""
     options = re2.Options()
     options.log_errors = False
-    re2.compile(key, options)  # alone too: a parenthesis may be missing
+    re2.compile(key, options)  # alone too: an unbalanced parenthesis might close the group below
     return re2.compile(rf"(?:.*\.)?(?:{key})", options)
 
 
 def _fitting(patterns: list[tuple[Pattern, Number]], path: str, otherwise: Number) -> Number:
-    """What the first pattern that fits a path says."""
+    """The value of the first pattern that matches the path, else `otherwise`."""
     return next((value for pattern, value in patterns if pattern.fullmatch(path)), otherwise)
 
 
 def _layers(name: str, sizes: dict[str, tuple[int, ...]], scaling: Scaling, shapes: Shapes) -> list[str]:
-    """The paths of the adapted layers. Raises InvalidRequest where file, configuration and model disagree."""
+    """The paths of the adapted layers. Raises InvalidRequest if file, configuration and model disagree."""
     sides: dict[str, set[str]] = {}
     for key, size in sizes.items():
         if (parts := TENSOR.fullmatch(key)) is None:

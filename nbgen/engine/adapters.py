@@ -1,7 +1,7 @@
-"""What adapters' names mean, for requests that arrive now. Belongs to the thread that admits them; any may `forget`.
+"""Which adapter a name stands for, for requests that arrive now. For the admission thread; any may call `forget`.
 
-A name that is unloaded and loaded again is another version: sequences keep the one they were admitted with. Does not
-know how adapters are computed.
+Unloading a name and loading it again makes another version: sequences keep the version they were admitted with. Does
+not know how adapters are computed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nbgen.errors import InvalidRequest
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Names whose faults are remembered, the latest ones.
+#: Most failed names whose errors are remembered, the latest ones.
 MOST_FAULTS = 100
 
 
@@ -28,7 +28,7 @@ class Adapters:
         self._shapes = linear_shapes(model)
         self._unsuited = frozenset(unsuited)
         self._named: dict[str, Adapter] = {}
-        #: Why a name that somebody has tried to load is not here.
+        #: Error messages of names that failed to load.
         self._faults: dict[str, str] = {}
 
     def load(self, name: str, folder: str) -> Adapter:
@@ -37,7 +37,7 @@ class Adapters:
             raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
         try:
             adapter = self._read(name, folder)
-        except Exception as error:  # whatever is in somebody's folder
+        except Exception as error:  # the folder may contain anything
             words = f"the adapter {name!r} cannot be read; the server's log says why"
             self._faults[name] = error.message if isinstance(error, InvalidRequest) else words
             if len(self._faults) > MOST_FAULTS:
@@ -54,7 +54,7 @@ class Adapters:
         return adapter
 
     def forget(self, adapter: Adapter) -> None:
-        """Take away the name of an adapter that cannot be used, unless it is another's by now."""
+        """Take away the name of an adapter that cannot be used, unless another adapter has the name by now."""
         if self._named.get(adapter.name) is adapter:
             self._named.pop(adapter.name, None)
 

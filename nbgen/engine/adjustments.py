@@ -1,6 +1,6 @@
-"""What requests ask of their scores before a token is chosen: penalties, bias, and tokens that must not come.
+"""Changes requests' scores before a token is chosen: penalties, logit bias, and forbidden tokens.
 
-Each of these is done for all rows at once, on a GPU without looking at anything; what nobody asks for costs nothing.
+Each kind is applied to all rows at once, on a GPU without waiting for a result; what no request asks for costs nothing.
 The order is SGLang 0.5.23's. Knows neither grammars nor custom processors.
 """
 
@@ -18,7 +18,7 @@ Indices = tuple[int, ...] | np.ndarray
 
 
 def adjust(scores: torch.Tensor, sequences: list[Sequence], eos_ids: frozenset[int]) -> None:
-    """Change `scores` `[rows, vocab]` in place; `eos_ids` are held back with a request's own stop tokens."""
+    """Change `scores` `[rows, vocab]` in place; before `min_new_tokens`, `eos_ids` and stop tokens are forbidden."""
     asking = [(row, sequence) for row, sequence in enumerate(sequences) if adjusts(sequence)]
     if not asking:
         return
@@ -34,7 +34,7 @@ def adjust(scores: torch.Tensor, sequences: list[Sequence], eos_ids: frozenset[i
 
 
 def adjusts(sequence: Sequence) -> bool:
-    """Whether the sequence asks for anything here."""
+    """Whether the sequence asks for any of these changes."""
     params = sequence.params
     return bool(_penalizes(params) or params.min_new_tokens or params.logit_bias or sequence.bad_words)
 
@@ -44,7 +44,7 @@ def _penalizes(params: SamplingParams) -> bool:
 
 
 def _penalize(scores: torch.Tensor, asking: list[tuple[int, Sequence]]) -> None:
-    """Over tokens generated so far, never the prompt's."""
+    """Penalize the tokens generated so far, never the prompt's."""
     if not asking:
         return
     found = [s.output_counts.arrays() for _, s in asking]
@@ -63,7 +63,7 @@ def _penalties(row: int, sequence: Sequence) -> tuple[float | None, ...]:
 
 
 def _banned(sequence: Sequence, eos_ids: frozenset[int], vocab: int) -> Iterable[int]:
-    """Tokens that must not come next, ends before their time among them."""
+    """Tokens that must not come next, among them end tokens before `min_new_tokens`."""
     early = sequence.num_output < sequence.params.min_new_tokens
     ends = eos_ids | sequence.stop_token_ids if early else frozenset()
     longest = max(map(len, sequence.bad_words), default=0)

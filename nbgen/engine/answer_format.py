@@ -1,8 +1,8 @@
-"""How a model writes an answer that is more than text: its thoughts, and calls of tools. Read off its chat template.
+"""How a model writes the parts of an answer that are not plain text: thoughts and tool calls. From its chat template.
 
-A chat template shows how the model's own turns look. So turns with marks in them are rendered, and what stands around
-the marks is how the model writes the like itself. It becomes a `response_template` of transformers, whose parser reads
-answers (`answer_parser`), and the texts that a grammar of calls is made of (`call_grammar`). Knows no tokens.
+A chat template shows how the model's own turns look. So turns with marker texts are rendered: what stands around the
+markers is what the model itself writes there. From it come a `response_template` for transformers' parser, which reads
+answers (`answer_parser`), and the texts of which a grammar for calls is made (`call_grammar`). Knows no tokens.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 
 
 class AnswerFormat:
-    """What answers are read by: a response template, its own or made of what the chat template shows."""
+    """How to read answers: a response template, the model's own or derived from its chat template."""
 
     def __init__(
         self, response_template: Mapping[str, Any], calls: CallFormat | None, thought: ThoughtFormat | None
     ) -> None:
-        """Raises ValueError for a response template that is none."""
+        """Raises ValueError for an invalid response template."""
         load_response_template(dict(response_template))
         self._template = response_template
         self._patterns = json.dumps(response_template, ensure_ascii=False).replace("\\", "")
         self.calls = calls
         self.thought = thought
-        #: Whether what tells the parts apart would be missing from text without special tokens.
+        #: Whether the texts that separate the parts include special tokens, which text without these would lack.
         self.has_special_tokens = False
 
     @classmethod
@@ -53,10 +53,10 @@ class AnswerFormat:
         own: Mapping[str, Any] | None = None,
         tokens: Collection[str] = (),
     ) -> AnswerFormat | None:
-        """The format of a template whose text is `source`; None where answers are text and nothing else.
+        """The format of a chat template with the text `source`; None if answers are always plain text.
 
-        `ends` are the texts of the model's end tokens, `tokens` those that its vocabulary names for a purpose; `own` is
-        a response template that came with the model.
+        `ends` are the texts of the model's end tokens, `tokens` those of its added tokens; `own` is a response template
+        that came with the model.
         """
         plain = TemplateTurns(render)
         thought = HARMONY if writes_harmony(plain) else ThoughtFormat.of(plain, source)
@@ -99,11 +99,11 @@ class AnswerFormat:
         parallel: bool = True,
         begins: CallBegins = NO_BEGINS,
     ) -> AnswerParser:
-        """For an answer to a prompt that ends so: its thoughts are wanted apart or not, all its calls or the first."""
+        """A parser for the answer to `prompt`; `thoughts`: read them as parts; `parallel`: all calls, not the first."""
         return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel, begins=begins)
 
     def mentions(self, token: str) -> bool:
-        """Whether a token tells parts of an answer apart."""
+        """Whether a token separates parts of an answer."""
         return token in self._patterns
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
@@ -121,7 +121,7 @@ def _response_template(calls: CallFormat | None, thought: ThoughtFormat | None) 
 def _calls(
     turns: TemplateTurns, thought: ThoughtFormat | None, source: str, tokens: Collection[str]
 ) -> CallFormat | None:
-    """The format of calls, if what the template writes is read as what was to be written."""
+    """The format of calls, if parsing the calls that the template writes returns the calls that it was given."""
     harmony = thought is HARMONY
     own = harmony_calls(turns) if harmony else python_calls(turns, source, tokens) or CallFormat.of(turns)
     calls = own or (None if harmony else told_calls(turns, tokens))

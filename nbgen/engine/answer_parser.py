@@ -1,6 +1,6 @@
-"""An answer in its parts, as it is written: text, thoughts, calls of tools. A response template says how these stand.
+"""Splits an answer into parts while it is written: text, thoughts, tool calls. A response template describes them.
 
-What cannot be read as a call is text, as it came. Knows neither tokens nor sequences.
+What cannot be read as a call is returned as text, unchanged. Knows neither tokens nor sequences.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from nbgen.engine.thought_format import LEAD, THOUGHTS
 from nbgen.engine.written_calls import read_calls
 from nbgen.messages import AnswerPart, ToolCall
 
-#: Characters that are searched at once: all that follow a delimiter are searched again after it.
+#: Characters searched at once: those that follow a delimiter are searched again after it.
 AT_ONCE = 64
-#: Characters of a beginning that is none of text; fewer might be.
+#: Fewest characters by which the beginning of a tag is told from text.
 TELLING = 4
 
 log = logging.getLogger(__name__)
 
-#: Yields parts, and returns whether what came may have more.
+#: Yields parts, and returns whether the text that came may contain more.
 Reading = Generator[AnswerPart, None, bool]
 
 
@@ -58,28 +58,28 @@ class AnswerParser:
         parallel: bool = True,
         begins: CallBegins = NO_BEGINS,
     ) -> None:
-        """`prompt` is its end at least: what it opened, the answer begins in. Unless `parallel`, one call is told.
+        """`prompt` may be its end only: it shows in which part the answer begins. Unless `parallel`, one call counts.
 
-        Calls that have one of the `begins` are certain.
+        Calls that start with one of the `begins` are certain.
         """
         self._template = template
         self._parallel = parallel
         self._tools = tools
         self._known = {tool["function"]["name"] for tool in tools}
         self._casts = ResponseParser(template, "", tools=[tagged_arguments.typed(tool["function"]) for tool in tools])
-        #: What the prompt has of the answer, and all that came.
+        #: The part of the prompt that belongs to the answer, then the answer so far.
         self._text = template.truncate_past_last_anchor(prompt)
-        #: Up to where it was searched, and up to where it was told, or belongs to no part.
+        #: Up to where the text was searched, and up to where it was returned or belongs to no part.
         self._sought = self._told = 0
-        #: The field that text is in, where that begins, and the call that may have been opened there.
+        #: The current field of the template, where it begins, and the open call in it, if any.
         self._field, self._field_start = template.implicit, 0
         self._call: OpenCall | None = None
-        #: Those of them that are certain, how these begin, and where they may: what the prompt opened is none.
+        #: The open call's certain calls; how certain calls begin, and from where on: one that the prompt opened is not.
         self._certain = CertainCalls(NO_BEGINS, 0, 0)
         self._begins, self._answer_start = NO_BEGINS, 0
         #: Where the last call ended.
         self._call_end: int | None = None
-        #: Whether text of this field was told, whether it is beside a thought or a call, and whether a call was told.
+        #: Whether text of this field was returned, whether it is beside a thought or call, whether a call was returned.
         self._begun = self._beside = self._called = False
         self._fields_told: set[str] = set()
         self._continue_prompt()
@@ -92,7 +92,7 @@ class AnswerParser:
         self._fields_told.clear()
 
     def feed(self, text: str, *, last: bool, cut: bool = False) -> list[AnswerPart]:
-        """The parts that are certain after more text; all of them after the `last`, where it may be `cut`."""
+        """The parts that are certain after more text; all after the `last`; `cut` says that the answer was cut off."""
         parts: list[AnswerPart] = []
         for at in range(0, len(text), AT_ONCE):
             piece = text[at : at + AT_ONCE]
@@ -104,7 +104,7 @@ class AnswerParser:
         return [*parts, *self._in_thought()] if last and not cut else parts
 
     def _in_thought(self) -> list[AnswerPart]:
-        """The calls that an answer ends with in a thought: the tag that should have ended that was left out."""
+        """The calls at the end of an unclosed thought: the model left out the tag that ends the thought."""
         over = not self._known or (self._called and not self._parallel)
         if over or self._field not in THOUGHTS or self._template.implicit in THOUGHTS:
             return []
@@ -144,13 +144,13 @@ class AnswerParser:
         return closing + (opening if self._field == self._template.implicit else [])
 
     def _turn_to(self, field: str | None) -> None:
-        """What comes next is in this field, or after one that ended."""
+        """Note that the text from here on is in `field`."""
         self._beside = self._beside or bool(self._fields_told) or LEAD not in (field, self._field)
         self._field, self._field_start, self._begun = field, self._sought, False
         self._told = self._sought
 
     def _tell(self, end: int, *, whole: bool = False) -> Iterator[AnswerPart]:
-        """Text up to `end`. White space there waits for what follows, unless that is the `whole` of it."""
+        """Return the text up to `end`. White space at its end waits for what follows, unless this is the `whole`."""
         text = self._text[self._told : end]
         if not self._begun and (self._beside or self._field in THOUGHTS):
             text = text.lstrip()
@@ -169,7 +169,7 @@ class AnswerParser:
         yield AnswerPart(content=text) if self._field == "content" else AnswerPart(reasoning=text)
 
     def _cut_opening(self) -> int:
-        """Where the last characters of a cut answer begin what is no text; its end if they do not."""
+        """Where a tag begins at the end of a cut answer; the answer's end if none does."""
         openings = [f.open_re for f, closes in self._watched() if not closes and f.name not in BARE]
         found = (pattern.search(self._text, self._sought, partial=True) for pattern in openings)
         starts = (match.start() for match in found if match and _is_tag(match.group(), TELLING))
@@ -197,7 +197,7 @@ class AnswerParser:
         self._call_end = self._sought if calls or known else self._call_end
         if known:
             yield from self._tell_calls(AnswerPart(tool_call=each) for each in calls[self._certain.count :])
-        elif calls:  # nobody could answer them: what was wanted is text
+        elif calls:  # of unknown functions, which nobody could answer: they are returned as text
             opening = self._text[self._told : call.start]
             space = opening[: len(opening) - len(opening.lstrip())] if self._begun or not self._beside else ""
             self._told = self._sought
@@ -205,14 +205,14 @@ class AnswerParser:
         return True
 
     def _tell_certain(self, parts: Iterator[AnswerPart]) -> Iterator[AnswerPart]:
-        """Those that the grammar sees to."""
+        """Return calls that the grammar enforces."""
         for part in parts:
             self._turn_to(self._template.implicit)
             self._called = True
             yield part
 
     def _tell_calls(self, parts: Iterator[AnswerPart]) -> Iterator[AnswerPart]:
-        """Those of functions that are there."""
+        """Return the calls of known functions."""
         self._turn_to(self._template.implicit)
         for part in parts:
             if part.tool_call and part.tool_call.name in self._known and (self._parallel or not self._called):
@@ -220,10 +220,10 @@ class AnswerParser:
                 yield part
 
     def _calls(self, call: OpenCall, body: str) -> list[ToolCall]:
-        """Those that are read, none if one cannot be; bare ones are calls only where all functions are there."""
+        """The calls in `body`; none if one cannot be read, or if it is bare and calls an unknown function."""
         try:
             calls = self._read_calls(call, body)
-        except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
+        except Exception:  # a regex or JSON library may raise anything: then the text is no call
             return []
         return calls if call.field.name not in BARE or all(each.name in self._known for each in calls) else []
 
@@ -238,7 +238,7 @@ class AnswerParser:
         return [_call(each) for each in calls]
 
     def _read_field(self, call: OpenCall, body: str) -> Any:
-        """As the template has it; or calls of known functions in objects that are like its own."""
+        """The field's value by the template, or else calls of known functions in similar objects."""
         field = self._of_function(call) if call.field.content == TAGGED else call.field
         try:
             return process_field(body, field, call.named)
@@ -250,7 +250,7 @@ class AnswerParser:
             return [{"function": {"name": name, "arguments": arguments}} for name, arguments in found]
 
     def _of_function(self, call: OpenCall) -> ResponseTemplateField:
-        """The field of arguments in tags, the next of which begins with a name that the function has for it."""
+        """The field of tagged arguments, changed so that the next tag must have a name that the function knows."""
         if not (names := self._casts._tool_params.get(call.named.get("name", ""))):
             return call.field
         args, known = call.field.content_args, "|".join(map(re.escape, names))
@@ -258,7 +258,7 @@ class AnswerParser:
         return replace(call.field, content_args=args | {"tag_pattern": pattern})
 
     def _cut(self, call: OpenCall) -> Iterator[AnswerPart]:
-        """Calls of known functions in one that is cut. Without any it is nothing, or text if it began like text."""
+        """Calls of known functions in one that was cut off; without any it is dropped, or text if it began like text."""
         yield from self._tell_certain(self._certain.rest(self._text))
         try:
             found = self._begun_calls(call, self._text[call.start :])[self._certain.count :]
@@ -278,18 +278,18 @@ class AnswerParser:
     def _begun_calls(self, call: OpenCall, body: str) -> list[BegunCall]:
         if call.field.content != TAGGED:
             return read_begun(call.named.get("name"), as_json(body, call.field.content_args))
-        # With those arguments that are whole: more would have come.
+        # With the complete arguments only: more would have come.
         return [BegunCall(each.name, each.arguments.removesuffix("}"), whole=False) for each in self._calls(call, body)]
 
 
 def _is_tag(beginning: str, least: int = 1) -> bool:
-    """Whether what begins a call, of so many characters, is no text in any case: a word may be text."""
+    """Whether a call's beginning cannot be text: it has at least `least` characters and does not begin like a word."""
     text = beginning.strip()
     return len(text) >= least and not text[0].isalpha()
 
 
 def _call(value: Any) -> ToolCall:
-    """A call as a response template shapes it. Raises ValueError for what is none."""
+    """A call from the shape that a response template gives it. Raises ValueError for any other value."""
     function = value.get("function") if isinstance(value, dict) else None
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
@@ -302,7 +302,7 @@ def _written(call: ToolCall) -> str:
 
 
 def _made(name: str, arguments: dict[str, Any] | str) -> ToolCall:
-    """Raises ValueError for a name with half a character, and for numbers that JSON does not know."""
+    """Raises ValueError for a name with half a surrogate pair, and for numbers that JSON does not know."""
     name.encode()
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     # Half a surrogate pair, which no message can carry, stays the escape that the model wrote.

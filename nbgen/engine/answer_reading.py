@@ -1,4 +1,4 @@
-"""What a request for an answer in parts makes of its options, and what reads its answer. Knows no sequences."""
+"""Sampling options and parser for a request whose answer is split into parts. Knows no sequences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, ToolOptions
 from nbgen.sampling_params import GRAMMARS, SamplingParams
 
-#: Tokens at a prompt's end that tell what it has opened.
+#: Tokens at a prompt's end that show which part of the answer it has opened.
 PROMPT_END = 64
 
 
 class AnswerReading(NamedTuple):
-    """How to sample, and what makes a parser for each sample; None where an answer is text.
+    """How to sample, and a function that makes a parser for each sample; None if answers are plain text.
 
-    `unsaid` are special tokens that the text leaves out, so that its grammar may not take their words for text.
+    `unsaid` are special tokens that the text leaves out: the grammar must not accept them as their written text.
     """
 
     params: SamplingParams
@@ -36,7 +36,7 @@ class AnswerReading(NamedTuple):
     def of(
         cls, request: GenerateRequest, prompt: list[int], tokenizer: Tokenizer, answers: AnswerFormat | None
     ) -> AnswerReading:
-        """For a request whose prompt has these ids. Raises InvalidRequest for tools that the model cannot call."""
+        """For a request with these prompt ids. Raises InvalidRequest for tools if the model cannot call any."""
         params = request.params
         if request.tools is not None and not (answers and answers.has_calls):
             raise InvalidRequest(
@@ -50,7 +50,7 @@ class AnswerReading(NamedTuple):
         tools, begins = request.tools or ToolOptions(tools=[]), NO_BEGINS
         tag = answer_grammar(answers, params, request.tools, end if request.thoughts else None)
         if tag is not None:
-            if not request.prefix_ids:  # of which the grammar knows nothing
+            if not request.prefix_ids:  # the grammar does not see these
                 begins = certain_begins(answers, params, tools)
             others: dict[str, None] = dict.fromkeys(GRAMMARS)
             params = msgspec.structs.replace(params, **{**others, "structural_tag": tag})
@@ -62,7 +62,7 @@ class AnswerReading(NamedTuple):
 
 
 def _unsaid(params: SamplingParams, tokenizer: Tokenizer, answers: AnswerFormat | None) -> frozenset[int]:
-    """All that are to be left out but those that part an answer: a structural tag names them, or the model's format."""
+    """All skipped tokens but those that separate parts: a structural tag or the model's format mentions these."""
     if params.grammar is None or not params.skip_special_tokens:
         return frozenset()
     tag = params.structural_tag or ""

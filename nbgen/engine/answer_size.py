@@ -1,7 +1,7 @@
-"""How much a request may ask for beside an answer's text: log-probabilities and tensors.
+"""Limits what a request may ask for beside an answer's text: log-probabilities and tensors.
 
-What would be more than one answer holds is refused, with the numbers, before anything is computed. The requests of one
-call are one answer, of which each has the same share.
+A request for more is refused, with the numbers, before anything is computed. All requests of one call make one answer,
+and have equal shares of its limits.
 """
 
 import msgspec
@@ -11,22 +11,22 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import LogprobOptions, TensorOptions
 from nbgen.sampling_params import SamplingParams
 
-#: Log-probabilities besides those of the tokens that stand there: 120 MB of JSON or so, and eight times that in memory.
+#: Log-probabilities beside those of the text's own tokens: about 120 MB of JSON, and eight times that in memory.
 MAX_LOGPROBS = 2**22
-#: Bytes of tensors that one answer holds.
+#: Bytes of tensors in one answer.
 MAX_TENSOR_BYTES = 2**30
 FLOAT32_BYTES = 4
-#: Numbers of hidden states that one answer writes out as JSON: 160 MB of it.
+#: Numbers of hidden states in one answer, which are written as JSON: 160 MB of it.
 MAX_STATE_NUMBERS = 2**23
 
 
 def with_logprobs(
     options: LogprobOptions | None, params: SamplingParams, length: int, budget: int, batch: int
 ) -> SamplingParams:
-    """The options of answers for whose log-probabilities there is room: shorter ones, if nobody said how long.
+    """The params, with `max_new_tokens` lowered to what the log-probabilities' limit allows if the request sets none.
 
     `length` is the prompt's, `budget` the most tokens of an answer, `batch` the number of the call's requests. Raises
-    InvalidRequest for more.
+    InvalidRequest if it sets a larger one, or if not even one token fits.
     """
     if options is None or (each := params.n * (options.top + len(options.token_ids))) == 0:
         return params
@@ -48,7 +48,7 @@ def with_logprobs(
 
 
 def _share(most: int, batch: int) -> str:
-    """What one request of a call gets, in words."""
+    """One request's share of `most`, in words."""
     if batch == 1:
         return f"one request gets at most {most}"
     return f"each of {batch} requests in one call gets at most {most // batch}, more if they are fewer"
@@ -57,7 +57,7 @@ def _share(most: int, batch: int) -> str:
 def check_tensors(
     options: TensorOptions | None, model: ModelInfo, length: int, budget: int, samples: int, batch: int
 ) -> None:
-    """Raise InvalidRequest for what the model does not show, or for too much of it.
+    """Raise InvalidRequest for tensors that the model does not have, or for too many numbers.
 
     `length` is the prompt's, `budget` the most tokens of each answer, `batch` the number of the call's requests.
     """

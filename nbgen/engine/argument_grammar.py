@@ -1,6 +1,6 @@
 """The grammar of a call's arguments in Python's syntax, `city="Oslo", days=3`: parts of a structural tag of xgrammar.
 
-Values are JSON of their schemas, which is Python too, but for `True`, `False` and `None`. Knows no calls.
+Values are JSON by their schemas, which is valid Python except `True`, `False` and `None`. Knows no calls.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 
 from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 
-#: What this way is called here: xgrammar has no name for it.
+#: Our name for this style of arguments: xgrammar has none.
 STYLE = "python"
-#: What a function's parameters may say beside their properties: all else would not be enforced.
+#: Keys that a parameters schema may have: others would not be enforced.
 KNOWN = {"type", "properties", "required", "additionalProperties", "title", "description", "$schema"}
-#: … and what their properties refer to.
+#: And keys for definitions that properties refer to.
 SHARED = ("$defs", "definitions")
-#: What a property may be called where its name stands for itself.
+#: Names that a property may have, since it is written without quotes.
 NAME = re.compile(r"[^\W\d][\w.$-]*")
-#: Arguments of which none has to be there: which is the first is a case for each.
+#: Most parameters if all are optional: the grammar has a case for each that may be the first.
 MAX_OPTIONAL = 16
 _WORDS = {"boolean": ("True", "False"), "null": ("None",)}
 
 
 def python_arguments(parameters: dict[str, Any]) -> Format | None:
-    """Those that must be there, then any of the others; None for parameters that cannot be written so."""
+    """The required arguments, then any of the others; None for parameters that this syntax cannot express."""
     properties, required = parameters.get("properties") or {}, parameters.get("required") or []
     names = all(map(NAME.fullmatch, properties))
     if not names or not KNOWN.union(SHARED).issuperset(parameters) or not set(properties).issuperset(required):
@@ -36,7 +36,7 @@ def python_arguments(parameters: dict[str, Any]) -> Format | None:
 
 
 def members(pairs: Mapping[str, Format], required: Collection[str], joint: str) -> Format | None:
-    """Those that must be there, then any of the others; None for too many of these."""
+    """The required pairs, then any of the others; None if all are optional and there are too many."""
     must = [pair for name, pair in pairs.items() if name in required]
     may = [pair for name, pair in pairs.items() if name not in required]
     rest = [sequence(text(joint), pair) for pair in may]

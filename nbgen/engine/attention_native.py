@@ -1,4 +1,4 @@
-"""Attention on the CPU that reads the cache where it lies, in C++ of our own. Knows no torch operator for it."""
+"""Attention on the CPU in C++ of our own, which reads the cache in place. Knows no torch operator for it."""
 
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
@@ -24,7 +24,7 @@ class LayerFields(ctypes.Structure):
 
 
 class NativeAttention(CpuAttention):
-    """Expects a head-major cache. Raises OSError where there is no compiler."""
+    """Expects a head-major cache. Raises OSError if there is no compiler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,5 +50,5 @@ class NativeAttention(CpuAttention):
         return output
 
     def plan(self, step: Step, window: Window, group: int) -> Plan:
-        """How the step is computed in layers of this window, `group` of whose heads share a key head."""
+        """The step's plan for layers with this window, in which `group` query heads share a key head."""
         return step.once(("native", window, group), lambda: Plan.of(step, window, group))

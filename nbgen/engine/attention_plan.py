@@ -1,6 +1,6 @@
-"""What of a step's attention is computed at once: chunks of decodes, those that several share, tiles of prompts.
+"""Splits a step's attention into tasks: chunks of decodes, chunks that several decodes share, tiles of prompts.
 
-Knows which positions each new token sees and where blocks stand, nothing of heads' contents.
+Knows which positions each new token sees and where blocks stand, not what heads contain.
 """
 
 import ctypes
@@ -16,13 +16,13 @@ from nbgen.engine.attention import Span, Step, padded_tables
 from nbgen.engine.attention_cpu import shared_prefix_groups
 from nbgen.engine.attention_window import Window
 
-#: Positions of a chunk, which begins at a multiple of it: what one thread computes of a decode at a time.
+#: Positions of a chunk, the part of a decode that one thread computes at a time; it begins at a multiple of this.
 CHUNK = 128
-#: Keys of a prompt that are computed at once begin at a multiple of it.
+#: The keys of a prompt's task begin at a multiple of this.
 KEYS = 64
-#: Columns for blocks to come in the tables of a step that goes on.
+#: Spare columns for later blocks in the tables of a static step.
 SPARE = 8
-#: Queries of a tile, those of all heads that share a key head: enough that packing the keys takes little of its time.
+#: Queries of a tile, counting all heads that share a key head: enough that packing the keys takes little of its time.
 QUERIES = 192
 
 
@@ -36,7 +36,7 @@ class BatchFields(ctypes.Structure):
 
 
 class Task(NamedTuple):
-    """Rows `members[offset : offset + count]` over positions `begin` to `end`; all that they see if `chunk` is -1."""
+    """Rows `members[offset : offset + count]` over positions `begin` to `end`; `chunk` is -1 if they see no others."""
 
     sequence: int
     offset: int
@@ -47,16 +47,16 @@ class Task(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """For all layers of one window; `chunks` of all decodes together."""
+    """The tasks for all layers with one window; `chunks` counts those of all decodes together."""
 
     fields: BatchFields
     chunks: int
-    #: What `fields` points to.
+    #: The memory that `fields` points to.
     numbers: "array[int]"
 
     @classmethod
     def of(cls, step: Step, window: Window, group: int) -> "Plan":
-        """`group` heads share a key head."""
+        """`group` query heads share a key head."""
         planned = _Planned(step, window, max(1, QUERIES // group))
         tables = padded_tables([*step.decodes, *step.prefills], spare=SPARE if step.static else 0)
         counts = [
@@ -73,14 +73,14 @@ class Plan(NamedTuple):
         return cls(BatchFields(*sizes, *at), chunks[-1], numbers)
 
     def tables(self) -> np.ndarray:
-        """Blocks of decodes alone `[rows, columns]`, where the C++ reads them."""
+        """The decodes' block tables `[rows, columns]`, a view of the memory that the C++ reads."""
         rows, columns = self.fields.rows, self.fields.blocks
         return np.frombuffer(self.numbers, np.int64, rows * columns).reshape(rows, columns)
 
     def growth(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which of `numbers` a token more of a decode adds to, and whose rows they are, while none fills a chunk.
+        """Indices of `numbers` that grow by 1 with each token of a decode, and the rows of those decodes.
 
-        There are no prefills.
+        Holds until a decode fills its chunk, for steps without prefills.
         """
         numbers, rows = np.frombuffer(self.numbers, np.int64), self.fields.rows
         owners = np.full_like(numbers, -1)
@@ -94,13 +94,13 @@ class Plan(NamedTuple):
         return places, owners[places]
 
     def _tasks(self, numbers: np.ndarray) -> np.ndarray:
-        """`[tasks, fields]` of so many numbers."""
+        """The tasks' part of `numbers` as `[tasks, fields]`."""
         fields = len(Task._fields)
         return numbers[-fields * self.fields.tasks :].reshape(-1, fields)
 
 
 class _Planned:
-    """Tasks on their way into a plan, and what each row sees."""
+    """Collects a plan's tasks, and the positions that each row sees."""
 
     def __init__(self, step: Step, window: Window, most: int) -> None:
         self.firsts: list[int] = []

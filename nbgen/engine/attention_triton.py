@@ -1,7 +1,7 @@
-"""Attention on an NVIDIA GPU: Triton kernels that read the cache's blocks where they stand, in any order.
+"""Attention on an NVIDIA GPU: Triton kernels that read the cache's blocks in place, in any order.
 
-One launch serves all decodes of a step and one all prefills, with windows, chunks, soft caps and sinks. What the
-kernels lack (other types, very wide heads) goes the reference's way. Needs triton: import it where there is a GPU.
+One launch serves all decodes of a step and one all prefills, with windows, chunks, soft caps and sinks. The reference
+serves what the kernels do not (other types, very wide heads). Needs triton: import it only where there is a GPU.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ SERVED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Tiling(NamedTuple):
-    """A launch's constants: query rows and keys of one matrix product, warps of a program, loads under way."""
+    """A launch's constants: query rows and keys of one matrix product, warps of a program, pipelined loads (stages)."""
 
     rows: int
     keys: int
@@ -42,7 +42,7 @@ class TritonAttention(ReferenceAttention):
 
     @classmethod
     def of(cls, device: torch.device) -> "TritonAttention":
-        """For this GPU. Raises whatever keeps Triton from compiling for it or launching there."""
+        """For this GPU, after a trial launch. Raises whatever Triton raises if it cannot compile or launch there."""
         attention = cls(torch.cuda.get_device_properties(device).multi_processor_count)
         probe = torch.zeros(1, 1, 16, device=device)
         tables, tiles = (torch.zeros(1, n, dtype=torch.int32, device=device) for n in (1, 4))
@@ -67,13 +67,13 @@ class TritonAttention(ReferenceAttention):
             tiles = step.once(("tiles", rows), lambda: tiles_of_prefills(step.prefills, rows, query.device))
             self._launch(query, layer, tiles, tables, size, window, scores, output, decodes=False)
         for span in step.prefills:
-            if span.blocks_for(window):  # which the kernels do not know
+            if span.blocks_for(window):  # the kernels do not support these
                 own = slice(span.start, span.stop)
                 output[own] = self.prefill(query[own], layer, span, step, window, scores)
         return output
 
     def splits(self, programs: int) -> int:
-        """Into how many parts a decode's keys are cut, where there are `programs` without cutting: a power of two."""
+        """How many parts to split a decode's keys into, a power of two; `programs` is their number without splits."""
         wanted = triton.next_power_of_2(-(-PROGRAMS * self._processors // programs))
         return min(MOST_SPLITS, wanted)
 
@@ -118,14 +118,14 @@ class TritonAttention(ReferenceAttention):
 
 
 def serves(query: torch.Tensor, layer: Layer) -> bool:
-    """Whether the kernels can: what they cannot is for the reference."""
+    """Whether the kernels support these types and heads; if not, the reference serves them."""
     dims = (query.shape[-1], layer.values.shape[-1])
     same = query.dtype == layer.keys.dtype == layer.values.dtype
     return same and query.dtype in SERVED and max(dims) <= WIDEST and _group(query, layer) <= MOST_GROUPED
 
 
 def tiling(query: torch.Tensor, layer: Layer, *, decodes: bool) -> Tiling:
-    """Chosen so that a program's tiles fit into an sm_80's shared memory and registers; sm_90 has more of the first."""
+    """A program's tiles fit into the shared memory and registers of sm_80; sm_90 has more shared memory."""
     head = width(max(query.shape[-1], layer.values.shape[-1]))
     least = max(16, triton.next_power_of_2(_group(query, layer)))
     if query.dtype == torch.float32:
@@ -137,17 +137,17 @@ def tiling(query: torch.Tensor, layer: Layer, *, decodes: bool) -> Tiling:
 
 
 def width(dim: int) -> int:
-    """The matrix width that holds a head of `dim`."""
+    """The width of a matrix that holds a head of `dim` numbers."""
     return max(16, triton.next_power_of_2(dim))
 
 
 def precision(dtype: torch.dtype) -> str:
-    """float32 is multiplied as such, not as TF32: whoever chose it wants its digits."""
+    """float32 is multiplied in full precision, not as TF32: a client that chose it wants its digits."""
     return "ieee" if dtype == torch.float32 else "tf32"
 
 
 def tiles_of_decodes(step: Step) -> torch.Tensor:
-    """One query a sequence: int32 `[B, 4]`."""
+    """A tile of one query for each sequence: int32 `[B, 4]`."""
     lengths = step.once("lengths", step.decode_lengths)
     tiles = torch.empty(len(lengths), 4, dtype=torch.int32, device=lengths.device)
     decode_tiles[(len(lengths),)](tiles, lengths, num_warps=1)
@@ -165,5 +165,5 @@ def tiles_of_prefills(prefills: list[Span], queries: int, device: torch.device) 
 
 
 def _group(query: torch.Tensor, layer: Layer) -> int:
-    """Query heads to a key head."""
+    """Query heads for each key head."""
     return query.shape[1] // layer.keys.shape[1]

@@ -1,6 +1,6 @@
-"""What a layer's attention sees: a window of the keys before a query, of its own or of another layer's.
+"""Which keys a layer's attention sees: a window before each query, in its own cache or in another layer's.
 
-As models' configurations say, and the arguments of their calls. Knows no step and no cache.
+Found from the model's configuration and the arguments of its attention calls. Knows no step and no cache.
 """
 
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ import torch
 
 #: The sliding window of a layer that does not pass one.
 UNSAID = -1
-#: What a configuration may say of a layer that attends here. Others choose among keys, or compress them, and show it
-#: only on longer prompts than a probe's.
+#: Types of layers that are supported. Others select or compress keys, which shows only on longer prompts than those of
+#: the probe.
 LAYER_TYPES = {None, "full_attention", "sliding_attention", "chunked_attention", "hybrid"}
 
 
 class Window(NamedTuple):
-    """Which keys a query at position `q` may see, besides `k <= q`: the last `sliding`, or its own chunk's."""
+    """Which of the keys `k <= q` a query at position `q` may see: the last `sliding`, or those of its own chunk."""
 
     sliding: int | None = None
     chunk: int | None = None
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 
 def window_of(module: torch.nn.Module, sliding: int | None) -> Window:
-    """The layer's window. Kept with the layer: asking a configuration takes longer than a small product."""
+    """The layer's window. Cached on the layer: asking a configuration takes longer than a small product."""
     kept = module.__dict__.get("_nbgen_window")
     if kept is None or kept[0] != sliding:
         kept = module.__dict__["_nbgen_window"] = (sliding, _find_window(module, sliding))
@@ -44,7 +44,7 @@ def window_of(module: torch.nn.Module, sliding: int | None) -> Window:
 
 
 def seen_window(module: torch.nn.Module) -> Window | None:
-    """The window that the layer was found to have when it last ran here; None where it has not."""
+    """The window that the layer had when it last ran here; None if it has not run."""
     kept = module.__dict__.get("_nbgen_window")
     return kept and kept[1]
 
@@ -55,13 +55,13 @@ def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
     kind = types[module.layer_idx] if types else None
     if kind not in LAYER_TYPES:
         raise NotImplementedError(f"a layer of the type {kind}, which chooses its keys in a way of its own")
-    if sliding == UNSAID or (sliding is None and kind == "sliding_attention"):  # masks may know of it alone
+    if sliding == UNSAID or (sliding is None and kind == "sliding_attention"):  # only its mask may know the window
         sliding = _configured_window(config, kind)
     return Window(sliding, config.attention_chunk_size if kind == "chunked_attention" else None)
 
 
 def _configured_window(config: Any, kind: str | None) -> int | None:
-    """The window of a layer that leaves it to its mask; NotImplementedError where the configuration is ambiguous."""
+    """The window of a layer that leaves it to its mask; NotImplementedError if the configuration is ambiguous."""
     window = getattr(config, "sliding_window", None)
     if not window or kind not in (None, "sliding_attention"):
         return None
@@ -71,7 +71,7 @@ def _configured_window(config: Any, kind: str | None) -> int | None:
 
 
 def cached_by(module: Any) -> int:
-    """The layer whose keys and values this one attends to: itself, or one before it (Gemma 3n and 4). Kept with it."""
+    """The layer whose keys and values this one attends to: itself or an earlier one (Gemma 3n and 4). Cached on it."""
     kept = module.__dict__.get("_nbgen_cached_by")
     if kept is None:
         kept = module.__dict__["_nbgen_cached_by"] = _find_cached_by(module)
