@@ -258,7 +258,7 @@ class AnswerParser:
         return replace(call.field, content_args=args | {"tag_pattern": pattern})
 
     def _cut(self, call: OpenCall) -> Iterator[AnswerPart]:
-        """Calls of known functions in one that was cut off; without any it is dropped, or text if it began like text."""
+        """Calls of known functions in one that was cut off. Without any, it is dropped, or is text if it may be."""
         yield from self._tell_certain(self._certain.rest(self._text))
         try:
             found = self._begun_calls(call, self._text[call.start :])[self._certain.count :]

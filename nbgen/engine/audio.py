@@ -1,6 +1,6 @@
-"""From the bytes of a sound file to samples at the rate that a model hears, within limits. Needs `nbgen[audio]`.
+"""Decodes a sound file to samples at a model's rate, within limits. Needs `nbgen[audio]`.
 
-Whoever decodes here may be held up for ever, or die of it: `media_decoder` lets another process do it.
+Decoding may hang for ever or crash the process: `media_decoder` does it in another process.
 """
 
 import io
@@ -13,7 +13,7 @@ from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
 
 MAX_SECONDS = 600
-#: Frames read at once, so that a header that lies costs no memory.
+#: Frames read at once, so that a header with a false length costs no memory.
 READ_FRAMES = 2**18
 
 
@@ -37,7 +37,7 @@ def decode(data: memoryview, rate: int, place: str) -> np.ndarray:
 
 
 def _read(data: memoryview, place: str) -> tuple[np.ndarray, int]:
-    """Mono samples, and their rate."""
+    """Mono samples, and the file's rate."""
     import soundfile
 
     with soundfile.SoundFile(io.BytesIO(data)) as file:

@@ -1,4 +1,4 @@
-"""Which attention back end serves a device: the fastest that works there. Knows no model."""
+"""Chooses the attention back end for a device: the fastest that works there. Knows no model."""
 
 import logging
 from functools import lru_cache
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def attention_for(device: torch.device) -> ReferenceAttention:
-    """The device's own back end, or the reference where that one cannot run."""
+    """The device's own back end, or a slower one if that cannot run."""
     if device.type == "cpu":
         try:
             return NativeAttention()
@@ -23,8 +23,8 @@ def attention_for(device: torch.device) -> ReferenceAttention:
         try:
             from nbgen.engine.attention_triton import TritonAttention  # only here: other machines have no triton
 
-            device = torch.zeros((), device=device).device  # with its number
-            torch.cuda.set_device(device)  # where Triton launches, and streams and graphs are made
+            device = torch.zeros((), device=device).device  # with its index
+            torch.cuda.set_device(device)  # for Triton's launches, and new streams and graphs
             return TritonAttention.of(device)
         except Exception as error:  # no triton, no C compiler, too old a GPU: all of them only cost speed
             log.warning("Attention kernels do not run on %s (%s); torch's own serve, more slowly", device, error)
@@ -33,5 +33,5 @@ def attention_for(device: torch.device) -> ReferenceAttention:
 
 @lru_cache
 def has_kernels(device: torch.device) -> bool:
-    """Whether Triton's kernels run there."""
+    """Whether Triton's kernels run on the device."""
     return device.type == "cuda" and attention_for(device).graphs

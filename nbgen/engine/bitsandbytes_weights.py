@@ -1,6 +1,6 @@
-"""A layer's tensors as bitsandbytes saves them: 4 bits with the largest of each block, or 8 with that of each row.
+"""Reads a layer's tensors as bitsandbytes saves them: 4 bits with each block's maximum, or 8 bits with each row's.
 
-What it keeps the largest in again (double quantization) is opened. Knows nothing of models.
+Maxima that are quantized themselves (double quantization) are decoded. Knows nothing of models.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from nbgen.engine.coded_weight import CodedWeight
 from nbgen.engine.packed_layers import STATES
 from nbgen.engine.packed_weight import PackedWeight
 
-#: The step of LLM.int8 (Dettmers et al. 2022), as a share of a row's largest.
+#: The step of LLM.int8 (Dettmers et al. 2022), as a share of a row's maximum.
 STEP = 1 / 127
-#: What makes signed bytes of a word count from 0.
+#: XORed with a word, this turns its four signed bytes into unsigned ones, in which 128 is zero.
 SIGNS = -0x7F7F7F80
 
 
 class State(msgspec.Struct):
-    """What bitsandbytes says of a weight's numbers."""
+    """bitsandbytes' description of a quantized weight."""
 
     shape: tuple[int, int]
     blocksize: int
@@ -28,7 +28,7 @@ class State(msgspec.Struct):
 
 
 def taken(bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dtype) -> CodedWeight | PackedWeight:
-    """The weight of a layer that computes in `dtype`, of the tensors that `take` finds behind the layer's name."""
+    """The weight of a layer that computes in `dtype`; `take` returns a tensor by its name below the layer's."""
     words = _there(take("weight"))
     if bits == 8:
         if (laid_out := take("weight_format")) is not None and int(laid_out):

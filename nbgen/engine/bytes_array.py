@@ -1,4 +1,4 @@
-"""BYTES tensors as a module sees and gives them: numpy arrays of objects, as Triton's Python back end has them."""
+"""BYTES tensors as a module gets and returns them: numpy arrays of objects, as in Triton's Python back end."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def from_tensor(tensor: Tensor) -> np.ndarray:
 
 
 def from_module(value: Any, name: str) -> np.ndarray:
-    """What a module gave for the output `name`: an array or nested lists of text or bytes."""
+    """The array of a module's output `name`, which is an array or nested lists of text or bytes."""
     array = np.asarray(value, np.object_)
     wrong = next((item for item in array.flat if not isinstance(item, str | bytes)), None)
     if wrong is not None:
@@ -26,5 +26,5 @@ def from_module(value: Any, name: str) -> np.ndarray:
 
 
 def to_wire(array: np.ndarray) -> memoryview:
-    """The elements behind their lengths; text in UTF-8."""
+    """The elements, each after its length; text in UTF-8."""
     return pack_bytes(item.encode() if isinstance(item, str) else item for item in array.flat)

@@ -1,4 +1,4 @@
-"""Where engines keep what they would make anew at each start. Knows not what that is."""
+"""The folder of files that engines would otherwise make anew at each start. Does not know what they contain."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 
 DAY = 86_400
-#: After so long without use, in seconds, it is of a version or a machine that is gone.
+#: Seconds without use after which a file is taken to be of a version or machine that is gone.
 UNUSED = 60 * DAY
-#: After so long what was being made was left by a process that was killed.
+#: Seconds after which an unfinished file is taken to be left by a process that was killed.
 ABANDONED = 3600
-#: What begins the names of folders in which something is made.
+#: Prefix of the folders in which files are made.
 MAKING = "tmp"
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def cache_folder() -> Iterator[Path]:
-    """The user's own cache folder, or one for the time being where there is none to write to."""
+    """The user's own cache folder, or a temporary one if that cannot be written to."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base, "nbgen")
     try:
@@ -52,19 +52,19 @@ def _tell_of(folder: Path) -> None:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """One for the time being."""
+    """A temporary folder."""
     with tempfile.TemporaryDirectory(prefix="nbgen-") as folder:
         yield Path(folder)
 
 
 def keep(file: Path, make: Callable[[Path], object]) -> None:
-    """Have the file made: whole or not at all, whoever else makes it now, and though the machine may stop."""
+    """Make the file atomically, even if other processes make it at the same time or the machine stops."""
     with _made(file.parent, file.name, make) as made:
         made.replace(file)
 
 
 def keep_sealed(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
-    """The same with the content's digest in the file's name, so that damage is noticed; the file."""
+    """The same with the content's digest in the file's name, so that damage is noticed; returns the file."""
     with _made(folder, name, make) as made:
         return made.replace(folder / f"{made.stem}-{_digest(made)}{made.suffix}")
 
@@ -82,7 +82,7 @@ def sealed(folder: Path, name: str) -> Path | None:
 
 
 def drop_unused(folder: Path, pattern: str) -> None:
-    """Remove files that no process has used for long; one that still has one of them open keeps it."""
+    """Remove files that no process has used for long; a process that has one of them open can go on using it."""
     for file in folder.glob(pattern):
         with suppress(OSError):
             if _age(file) > UNUSED:
@@ -90,7 +90,7 @@ def drop_unused(folder: Path, pattern: str) -> None:
 
 
 def used(file: Path) -> None:
-    """Note that it is in use, once a day."""
+    """Note that the file is in use, at most once a day."""
     with suppress(OSError):
         if _age(file) > DAY:
             os.utime(file)
@@ -98,7 +98,7 @@ def used(file: Path) -> None:
 
 @contextmanager
 def _made(folder: Path, name: str, make: Callable[[Path], object]) -> Iterator[Path]:
-    """The file, made in a place of its own to be moved from, and all of it on the disk."""
+    """The file, made in a temporary folder and synced to the disk, for the caller to move."""
     _drop_abandoned(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=MAKING) as making:
         made = Path(making, name)
@@ -129,5 +129,5 @@ def _digest(file: Path) -> str:
 
 
 def _age(path: Path) -> float:
-    """Seconds since it was changed, or noted to be in use. Raises OSError."""
+    """Seconds since the file was changed, or noted to be in use. Raises OSError."""
     return time.time() - path.stat().st_mtime

@@ -1,4 +1,4 @@
-"""How many bytes of KV cache an engine has on the device that its model lies on. Knows no blocks."""
+"""How many bytes of KV cache an engine gets on its model's device. Knows no blocks."""
 
 import torch
 from msgspec.structs import replace
@@ -8,17 +8,17 @@ from nbgen.engine_config import EngineConfig
 
 
 class CacheSize:
-    """What one configuration means where the model lies, which may be moved."""
+    """The size that one configuration gives on the model's device, which may change."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._device: torch.device | None = None
 
     def anew(self, device: torch.device) -> EngineConfig:
-        """The configuration with the bytes of KV cache that are free on a CPU now; a GPU's stays open.
+        """The configuration with the bytes of KV cache that a CPU has free now; for a GPU it is unchanged.
 
         A CPU's memory is taken only as it is written, so the size, and with it the longest prompt, can stay the same
-        after each rest. A GPU's is taken at once, and is what is free then.
+        after each idle release. A GPU's is taken at once, so the size depends on what is free then.
         """
         self._device, self._sized = device, self._config
         if device.type != "cuda":
@@ -27,5 +27,5 @@ class CacheSize:
         return self._sized
 
     def again(self, device: torch.device) -> EngineConfig:
-        """The same as last time, unless that was on another device."""
+        """The same configuration as last time, unless that was for another device."""
         return self._sized if device == self._device else self.anew(device)

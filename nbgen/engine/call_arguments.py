@@ -1,7 +1,7 @@
-"""What functions take, as parts of a structural tag: their schemas as they were sent, and what becomes of them.
+"""Functions' parameters as parts of a structural tag: placeholders with the schemas as sent, and their expansion.
 
-To find what of a schema can be enforced may take for ever. So it is done where grammars are compiled, in a process that
-can be ended: what a tag is made with here is worked out there. Plain Python.
+Finding out how much of a schema can be enforced may take for ever. So a tag is made with placeholders here, and they
+are expanded where grammars are compiled, in a process that can be killed. Plain Python.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from nbgen.engine.structural_tag import Format
 from nbgen.engine.xgrammar_schema import enforceable
 
 REMEDY = "leave out response_format and strict tools, and let tool_choice be auto or none"
-#: The type of the part, which no library knows.
+#: The placeholder's type, which no library knows.
 TYPE = "arguments"
-#: What in a tag are schemas, and no parts of it.
+#: Keys in a tag whose values are schemas and not parts of the tag.
 SCHEMAS = ("json_schema", "schema")
 
 
 class Arguments(msgspec.Struct):
-    """The part that stands for what a function takes; `parameters` are JSON, and `style` is how calls are written."""
+    """The placeholder for a function's arguments; `parameters` is JSON, and `style` is how calls are written."""
 
     function: str
     parameters: str
@@ -37,16 +37,16 @@ class Arguments(msgspec.Struct):
 
 
 def arguments(function: dict[str, Any], style: str | None, *, strict: bool) -> Format:
-    """All that a strict function takes; that of another as far as it can be enforced."""
+    """The placeholder for a function's arguments: enforced fully if `strict`, else as far as possible."""
     parameters = json.dumps(function.get("parameters") or {"type": "object"})
     told = Arguments(function=function["name"], parameters=parameters, style=style or "json", strict=strict)
     return msgspec.to_builtins(told)
 
 
 def worked_out(grammar: Grammar) -> Grammar:
-    """The grammar with what functions take as parts that back ends know.
+    """The grammar with its placeholders expanded to parts that back ends know.
 
-    Raises GrammarError for a strict function's parameters that cannot be enforced, and for what cannot be written.
+    Raises GrammarError if a strict function's parameters cannot be enforced, or not expressed in the calls' syntax.
     """
     if grammar.kind != "structural_tag" or TYPE not in grammar.text:
         return grammar
@@ -95,7 +95,7 @@ def _read(part: dict[str, Any]) -> tuple[Arguments, dict[str, Any]]:
 
 
 def _check_strict(name: str, parameters: Any) -> None:
-    """Raises GrammarError for arguments that cannot be enforced, which names the function."""
+    """Raises GrammarError, which names the function, for parameters that cannot be enforced."""
     try:
         enforceable(parameters)
     except GrammarError as error:

@@ -1,10 +1,10 @@
-"""How a model calls tools: read off what its chat template writes for a turn with calls. Knows no tokens.
+"""How a model calls tools: derived from what its chat template writes for a turn with calls. Knows no tokens.
 
-Five ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
-such objects (`<tool_call>{"name": …, "arguments": …}</tool_call>`); or the name stands before a JSON object of
-arguments (`[TOOL_CALLS]name[ARGS]{…}`), before a tag for each of them (`<parameter=key>value</parameter>`), or before
-an object whose strings stand between marks (`marked_arguments`). The fifth is Python's (`python_calls`); gpt-oss has
-one of its own (`harmony`).
+Five formats are understood. A call is a JSON object with the function's name and its arguments, or one of a list of
+such objects (`<tool_call>{"name": …, "arguments": …}</tool_call>`); or the name is followed by a JSON object of
+arguments (`[TOOL_CALLS]name[ARGS]{…}`), by a tag for each of them (`<parameter=key>value</parameter>`), or by an
+object whose strings stand between marks (`marked_arguments`). The fifth is Python's syntax (`python_calls`). gpt-oss
+has a format of its own (`harmony`).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from nbgen.engine.written_calls import written_arguments
 
 NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
-#: Nine letters and digits: some templates take no other ids. Those of OpenAI's own models are longer; Kimi's tell what
-#: is called, and its template writes them in the place of names.
+#: Nine letters and digits: some templates accept no other ids. OpenAI's own models have longer ids. Kimi's ids contain
+#: the function's name, and its template writes them in place of names.
 CALL_ID, OTHER_ID, NAMED_ID = "nbgenid00", "call_nbgenid00", "functions.{name}:{place}"
-#: The field of what ends a section of calls, or closes their outer tags.
+#: The field for the text that ends a section of calls, or closes their outer tags.
 END_OF_CALLS = "end_of_calls"
-#: The field of calls that transformers reads, and that of such objects where no tag tells them from text.
+#: The field of calls that transformers reads, and the field of such objects without a tag, which text may resemble.
 CALLS, BARE_OBJECTS = "tool_calls", "bare_objects"
-#: The fields of what `written_calls` reads: lists of calls, and such that are all of an answer.
+#: The fields that `written_calls` reads: lists of calls, and lists that are the whole answer.
 LISTED_CALLS, BARE_CALLS = "listed_calls", "bare_calls"
 #: The field of calls whose outer tags a model has left out.
 INNER_CALLS = "inner_calls"
-#: What may be text as well.
+#: Fields whose beginning may also be text.
 BARE = (BARE_CALLS, BARE_OBJECTS, INNER_CALLS)
 CALL_FIELDS = (CALLS, LISTED_CALLS, *BARE)
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
-#: The functions that the marked turns call.
+#: The functions that the turns with marker texts call.
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "description": "a function", "parameters": _PARAMETERS}}
     for name in NAMES
 ]
-#: How xgrammar calls the ways to write arguments as tags, by what is before an argument's name.
+#: xgrammar's names for the styles of tagged arguments, by the text before an argument's name.
 XML_STYLES = {"<parameter=": "qwen_xml", "<arg_key>": "glm_xml", '<parameter name="': "minimax_xml"}
-#: What a turn has for text where it has none.
+#: Ways in which a turn may have no text.
 EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
-#: What Mistral's models write between a name and its arguments or not, whichever of it the template does.
+#: Texts that Mistral's models may write between a name and its arguments, whichever of them the template writes.
 _MISTRAL = (r"\[ARGS\]", r"\[CALL_ID\][\w-]+\[ARGS\]")
 _OPTIONAL = dict.fromkeys(_MISTRAL, r"(?:\[CALL_ID\][\w-]{1,64})?(?:\[ARGS\])?\s*(?=\{)")
-#: Patterns of functions' names, of arguments', and of the next argument's, which its function may know better.
+#: Patterns of function names and argument names; NEXT_KEY is replaced by the function's own names if these are known.
 NAME = r"[\w.-]{1,200}"
 KEY = r"[^<>\n]{1,200}"
 NEXT_KEY = f"(?:{KEY})"
@@ -64,25 +64,25 @@ class CallFormat(NamedTuple):
 
     before: str
     middle: str
-    #: "" where a turn has one call at most.
+    #: "" if a turn has at most one call.
     separator: str
     after: str
-    #: xgrammar's name for how arguments are written; None where it has none.
+    #: xgrammar's name for the style of arguments; None if it has none.
     style: str | None
-    #: Fields of a response template: one of `CALL_FIELDS`, and what is of no use to anybody.
+    #: Fields of a response template: of `CALL_FIELDS`, and perhaps `END_OF_CALLS`, which is discarded.
     fields: dict[str, Any]
-    #: Whether a template reads arguments as JSON in a text.
+    #: Whether the template takes arguments as a string of JSON.
     arguments_as_text: bool = False
-    #: Whether a template writes no calls, so that they have to be in a turn's text.
+    #: Whether the template writes no calls, so that they have to be in a turn's text.
     in_content: bool = False
-    #: Whether a turn has one call at most.
+    #: Whether a turn has at most one call.
     single: bool = False
-    #: Ids that a template takes: `CALL_ID`, for such as this, `NAMED_ID`, or "" for any.
+    #: Ids that the template accepts: `CALL_ID` for ids of that form, `NAMED_ID`, or "" for any.
     ids: str = CALL_ID
 
     @classmethod
     def of(cls, turns: TemplateTurns) -> CallFormat | None:
-        """The format of a template's calls; None where it shows none, or none that is understood."""
+        """The format of a template's calls; None if it writes none, or none that is understood."""
         for call_id, as_text in product((CALL_ID, NAMED_ID), (False, True)):
             turn = partial(call_turn, turns, as_text=as_text, call_id=call_id)
             one, two = turn(NAMES[:1]), turn(NAMES)
@@ -93,9 +93,9 @@ class CallFormat(NamedTuple):
 
     @classmethod
     def written_so(cls, one: str, two: str, *, as_text: bool = False, quoted: bool = False) -> CallFormat | None:
-        """The format of what calls the first function, and both (or ""); None for one that is not understood.
+        """The format of the turns `one`, which calls the first function, and `two`, which calls both (or is "").
 
-        Arguments in tags are `quoted` if they may stand in CDATA sections.
+        None if it is not understood. Arguments in tags are `quoted` if they may stand in CDATA sections.
         """
         name = one.index(FIRST)
         if (found := _json_arguments(one, name)) is None:
@@ -108,14 +108,14 @@ class CallFormat(NamedTuple):
         return cls(*texts, "json", _named_fields(*texts), as_text) if texts[0].strip() else None
 
     def written(self, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
-        """What a model writes to call these functions with these arguments."""
+        """The text with which a model calls these functions with these arguments."""
         write = written_arguments if self.style == STYLE else partial(json.dumps, ensure_ascii=False)
         each = (f"{name}{self.middle}{write(arguments)}" for name, arguments in calls)
         return self.before + self.separator.join(each) + self.after
 
 
 def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool, call_id: str = CALL_ID) -> str:
-    """What a template writes for a turn that calls these functions."""
+    """The text that the template writes for a turn that calls these functions; "" if it writes no calls."""
     arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
     calls = [
         {"id": call_id.format(name=n, place=i), "type": "function", "function": {"name": n, "arguments": arguments}}
@@ -126,13 +126,13 @@ def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool, ca
 
 
 def leaves_calls_out(turns: TemplateTurns) -> bool:
-    """Whether a template shows the tools, and nothing of calls in turns."""
+    """Whether a template writes the tools but not the calls in turns."""
     written = any(FIRST in call_turn(turns, NAMES[:1], as_text=as_text) for as_text in (False, True))
     return FIRST in turns.shown and not written
 
 
 def _texts(one: str, two: str, start: int, end: int) -> tuple[str, str, str, str]:
-    """What is before the name, between it and the arguments, between two calls, and after the arguments."""
+    """The texts before the name, between name and arguments, between two calls, and after the arguments."""
     before, _, rest = one.partition(FIRST)
     separator = ""
     if two and (first := _json_arguments(two, two.index(FIRST))) is not None:
@@ -141,12 +141,12 @@ def _texts(one: str, two: str, start: int, end: int) -> tuple[str, str, str, str
 
 
 def _json_arguments(text: str, start: int) -> tuple[int, int] | None:
-    """Where the arguments stand as JSON."""
+    """Start and end of the arguments, if they stand there as JSON."""
     return next(((a, b) for a, b, value in _json_values(text, start, "{") if value == ARGUMENTS), None)
 
 
 def _json_values(text: str, start: int, opening: str) -> Iterator[tuple[int, int, Any]]:
-    """The JSON values that begin with a bracket, outermost first: start, end, value."""
+    """The JSON values that begin with the bracket `opening`, outermost first: start, end, value."""
     for found in re.finditer(re.escape(opening), text):
         if found.start() < start:
             continue
@@ -158,7 +158,7 @@ def _json_values(text: str, start: int, opening: str) -> Iterator[tuple[int, int
 
 
 def _object_field(one: str, two: str) -> dict[str, Any] | None:
-    """The field where a call is a JSON object with a name, or each of a list is, by its name; None where neither is."""
+    """The field, by its name, if calls are JSON objects with a name, alone or in a list; None if they are not."""
     objects = ((start, end, _paths(value)) for start, end, value in _json_values(one, 0, "{"))
     start, end, paths = next(((a, b, found) for a, b, found in objects if found), (0, 0, None))
     if paths is None:
@@ -170,7 +170,7 @@ def _object_field(one: str, two: str) -> dict[str, Any] | None:
     name, arguments = paths
     root = "" if listed else "content."
     key = re.escape(next(iter(_DECODER.raw_decode(one, start)[0])))
-    # Without a tag: after what else such models write, `;` between calls and a type.
+    # Without a tag: such models may also write `;` between calls, and a type first.
     first = (r"(?=\[\s*" if listed else r"(?:;\s*)?(?=") + rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"{key}"\s*:)'
     field = {
         "open_pattern": SPACES + (re.escape(opening.strip()) or first),
@@ -196,9 +196,9 @@ def _paths(value: Any, root: str = "") -> tuple[str, str] | None:
 
 
 def _named_fields(before: str, middle: str, separator: str, after: str, bare: str = "") -> dict[str, Any]:
-    """The fields where the name stands before the arguments, perhaps in a section that holds all calls.
+    """The fields of calls whose name stands before the arguments, perhaps in a section that holds all calls.
 
-    Where tags are left out a call is one only as it is written, up to what its arguments begin with, if `bare` is that.
+    With `bare`, the first text of the arguments, a call without its tags counts only if it is exact up to that text.
     """
     begin = from_tag(shared_end(before, separator)) if separator else before
     end = to_tag(shared_start(after, separator)) if separator else after
@@ -233,13 +233,13 @@ def _named_fields(before: str, middle: str, separator: str, after: str, bare: st
 
 
 def _split(begin: str) -> tuple[str, str]:
-    """A pattern of the tags that calls begin with, which models leave out at times, and the rest of the beginning."""
+    """A pattern for the tags that begin a call, which models sometimes leave out, and the rest of the beginning."""
     found = re.fullmatch(r"\s*((?:<[^<>]+>\s*)+)([^\s<]*[^\w\s<]|<[^<>]+)", begin)
     return (_first(found.group(1)), found.group(2)) if found else ("", begin)
 
 
 def _of_keys(texts: tuple[str, str, str, str], as_text: bool) -> CallFormat:
-    """The format where a function's name is the key of its arguments."""
+    """The format in which a function's name is the key of its arguments."""
     opening, closing = texts[0].removesuffix('{"').strip(), texts[3].removeprefix("}").strip()
     field = {"open": opening.removesuffix("["), "content": "text", "repeats": True}
     field |= {"close": closing.removeprefix("]")} if closing.removeprefix("]") else {}
@@ -247,7 +247,7 @@ def _of_keys(texts: tuple[str, str, str, str], as_text: bool) -> CallFormat:
 
 
 def _of_marks(one: str, two: str, as_text: bool) -> CallFormat | None:
-    """The format where arguments are an object whose strings stand between marks."""
+    """The format in which arguments are an object whose strings stand between marks."""
     (key, value), (other, last) = ARGUMENTS.items()
     pattern = rf"(.*){FIRST}(\s*)\{{{key}:(<[^<>]+>){value}\3,{other}:\3{last}\3\}}(.*)"
     if (parts := re.fullmatch(pattern, one, re.DOTALL)) is None:
@@ -260,7 +260,7 @@ def _of_marks(one: str, two: str, as_text: bool) -> CallFormat | None:
 
 
 def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | None:
-    """The format where each argument has a tag."""
+    """The format in which each argument has a tag."""
     (key, value), (other, last) = ARGUMENTS.items()
     parts = re.fullmatch(f"(.*){FIRST}(.*){key}(.*){value}(.*){other}(.*){last}(.*)", one, re.DOTALL)
     if parts is None:
@@ -271,13 +271,13 @@ def _of_tags(one: str, two: str, as_text: bool, quoted: bool) -> CallFormat | No
         return None
     middle, after = opening.removesuffix(tag), closing.removeprefix(close)
     separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
-    # White space beside a value is its own, as where code is indented, but for what the template writes there.
+    # White space beside a value belongs to it, as in indented code, except what the template writes there.
     begin = _loose(between).removesuffix(r"\s*") + _or_not(between[len(between.rstrip()) :])
-    begin = begin.replace('"true"', '"(?:true|false)"')  # an attribute that says what is text
+    begin = begin.replace('"true"', '"(?:true|false)"')  # an attribute that says whether the value is text
     value, end = r"(?P<value>.*?)", _or_not(close[: -len(close.lstrip())]) + _first(close)
-    if quoted:  # a text may stand in a section for it
+    if quoted:  # a value may stand in a CDATA section
         value = rf"(?P<quoted><!\[CDATA\[)?{value}(?(quoted)\]\]>)"
-    if joint.removesuffix(tag).endswith("\n"):  # or the next begins in a line as here, where the end is left out
+    if joint.removesuffix(tag).endswith("\n"):  # or, without an end tag, the next argument begins on a new line
         end = rf"(?:{end}|\n(?={re.escape(tag)}{NEXT_KEY}{re.escape(between)}))"
     pattern = rf"{_loose(tag)}(?P<key>{KEY}?){begin}{value}{end}"
     fields = _named_fields(before, middle, separator, after)
@@ -291,7 +291,7 @@ def _function(name: str, arguments: str) -> dict[str, Any]:
 
 
 def _loose(text: str) -> str:
-    """The text as a pattern: white space in it and around it may be missing, ids and numbers may be others."""
+    """The text as a pattern: white space in it and around it may be missing, ids and numbers may differ."""
     pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()).replace(CALL_ID, r"[\w-]+"))
     pattern = _OPTIONAL.get(pattern, re.sub(r"(?:\\\s)+", r"\\s*", pattern))
     return rf"\s*{pattern}\s*" if pattern else r"\s*"
@@ -302,5 +302,5 @@ def _or_not(space: str) -> str:
 
 
 def _first(text: str) -> str:
-    """The same without white space before it, for which `SPACES` stands where it is searched."""
+    """The same without white space before it, which `SPACES` matches in the fields' patterns."""
     return _loose(text).removeprefix(r"\s*")

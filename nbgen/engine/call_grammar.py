@@ -1,6 +1,6 @@
-"""The grammar of an answer that calls tools, or thinks before it is what it must be: a structural tag of xgrammar.
+"""The grammar of an answer that calls tools, or that thinks before it follows a grammar: a structural tag of xgrammar.
 
-Made of the texts that a chat template writes around calls and thoughts. Knows neither tokens nor back ends.
+Made from the texts that a chat template writes around calls and thoughts. Knows neither tokens nor back ends.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SPACE: Format = {"type": "regex", "pattern": r"[ \n]{0,4}"}
 def answer_grammar(
     answers: AnswerFormat, params: SamplingParams, tools: ToolOptions | None, opened: str | None
 ) -> str | None:
-    """The structural tag for the answer to a request with this grammar, if any, and these tools; None where all goes.
+    """The structural tag for an answer by these params' grammar, if any, and these tools; None if any text is allowed.
 
-    `opened` is how the prompt ends; None where thoughts are not wanted apart, and are not made room for. Raises
-    InvalidRequest for tools that must be called in a way that is not known, and for a grammar that is none.
+    `opened` is the prompt's end; None if thoughts are not wanted as parts: then the tag allows none. Raises
+    InvalidRequest for tools that must be called in an unknown format, and for an invalid grammar.
     """
     format = None if params.grammar is None else _of_option(*params.grammar)
     thought = None if opened is None else answers.thought
@@ -52,9 +52,9 @@ def answer_grammar(
 
 
 def certain_begins(answers: AnswerFormat, params: SamplingParams, tools: ToolOptions) -> CallBegins:
-    """How calls begin that must go on as such, where `answer_grammar` has made a tag of the same options.
+    """The beginnings after which the tag that `answer_grammar` made of the same options enforces a call.
 
-    There are none where an answer may be of another grammar, in which the same text need not be a call.
+    There are none if the answer may follow another grammar instead, in which the same text need not be a call.
     """
     calls = answers.calls
     if calls is None or calls.style != "json" or (params.grammar and not _must_call(tools)):
@@ -79,10 +79,10 @@ def _tag(format: Format) -> str:
 
 
 def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None) -> Format | None:
-    """The calls that must come, or may in place of `format`; what a strict tool is called with, if it is."""
+    """The calls that are required, or allowed in place of `format`, or enforced only where a strict tool is called."""
     must = _must_call(tools)
     if not must and not tools.strict and format is None:
-        guides = tools.guided or not tools.parallel  # where no grammar can end the calls, who reads them does
+        guides = tools.guided or not tools.parallel  # without a grammar that ends the calls, the parser ends them
         return _guide(answers.calls, tools) if guides and answers.calls else None
     if answers.calls is None or answers.calls.style is None:
         raise InvalidRequest(
@@ -96,7 +96,7 @@ def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None
 
 
 def _calls(calls: CallFormat, tools: ToolOptions) -> Format:
-    """One call, or several where they may be and the template knows how."""
+    """One call, or several if they are allowed and the template can write several."""
     tags = [
         {"type": "tag", "begin": name + calls.middle, "content": content, "end": ""}
         for name, content in _functions(calls, tools)
@@ -113,9 +113,9 @@ def _calls(calls: CallFormat, tools: ToolOptions) -> Format:
 
 
 def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
-    """Any text, in which calls are as they should be."""
+    """Any text in which calls, if any, are valid."""
     before, after = calls.before.lstrip(), calls.after.rstrip()
-    if not before or not (after or calls.style == "json"):  # where a call begins or ends could not be told
+    if not before or not (after or calls.style == "json"):  # the beginning or end of a call could not be recognized
         return None
     tags = [
         {"type": "tag", "begin": before + name + calls.middle, "content": content, "end": after}
@@ -126,9 +126,9 @@ def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
 
 
 def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
-    """The same where a call begins as nothing else does, and as far as what functions take can be enforced.
+    """The same, with arguments enforced as far as possible; None if calls have no unmistakable beginning.
 
-    None where that is all or nothing, as it is in the syntaxes that no back end knows.
+    None also for syntaxes that no back end knows: these enforce a function's parameters fully or not at all.
     """
     if (calls.style or STYLE).startswith((STYLE, MARKED)) or not calls.before.partition("{")[0].strip(" \n["):
         return None
@@ -136,7 +136,7 @@ def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
 
 
 def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:
-    """The name of each function that may be called, and what its arguments are like."""
+    """The name of each function that may be called, and the format of its arguments."""
     strict = tools.strict
     return [(each["name"], arguments(each, calls.style, strict=each["name"] in strict)) for each in _allowed(tools)]
 
@@ -147,7 +147,7 @@ def _allowed(tools: ToolOptions) -> list[dict[str, Any]]:
 
 
 def _of_option(kind: str, value: str) -> Format:
-    """What a sampling option asks for, as a part of a structural tag. It is checked where that is compiled."""
+    """A sampling option's grammar as a part of a structural tag. It is checked when that is compiled."""
     grammar = Grammar(kind, value)
     try:
         match kind:

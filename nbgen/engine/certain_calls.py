@@ -1,6 +1,6 @@
-"""Calls that a grammar holds to their form: their arguments are told as they are written, to the letter.
+"""Calls whose form a grammar enforces: their arguments are streamed verbatim while they are written.
 
-What is told is never taken back, so of all other calls nothing is told before they are read. Knows no templates.
+Streamed text cannot be taken back, so other calls are returned only once they are read in full. Knows no templates.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from nbgen.engine.open_call import JsonValue
 from nbgen.messages import AnswerPart, ToolCall
 
-#: What some templates demand of a call's id: nine letters and digits.
+#: Some templates demand call ids of nine letters and digits.
 ID_LENGTH = 9
 
 
 class CallBegins(NamedTuple):
-    """What a grammar wants to the letter before a call's arguments, which are JSON; and by that the function's name.
+    """Texts that a grammar enforces before a call's JSON arguments, mapped to the function's name.
 
-    `opening` stands where a field of calls opens, `following` after the arguments of another call of that field.
+    `opening` texts begin a field of calls, `following` ones come after the arguments of another call of that field.
     """
 
     opening: Mapping[str, str] = {}
@@ -30,20 +30,20 @@ NO_BEGINS = CallBegins()
 
 
 class CertainCalls:
-    """Those of one field, searched from `start` on, of which the first begins at `latest` or before it."""
+    """The certain calls of one field, searched from `start` on; the first must begin at `latest` or before."""
 
     def __init__(self, begins: CallBegins, start: int, latest: int) -> None:
         #: Calls that have begun.
         self.count = 0
         self._begins, self._following = begins
-        #: Where the arguments begin, or the next call may; up to where they were told.
+        #: Where the arguments begin, or the next call may begin; and up to where they were streamed.
         self._start = self._told = start
         self._latest = latest
         self._call = ToolCall(id="", name="", arguments="")
         self._arguments: JsonValue | None = None
 
     def read(self, text: str) -> Iterator[AnswerPart]:
-        """What is new of them."""
+        """The new parts of these calls."""
         while (value := self._arguments or self._begun(text)) is not None:
             value.read(text, len(text))
             if value.end is not None:
@@ -57,7 +57,7 @@ class CertainCalls:
             return
 
     def rest(self, text: str) -> Iterator[AnswerPart]:
-        """The one whose arguments have no end, where no more comes."""
+        """At the end of the text: the call whose arguments are not complete, if any."""
         if self._arguments is not None:
             yield AnswerPart(tool_call=self._with(text[self._start : self._told]), cut=True)
 

@@ -1,6 +1,6 @@
 """The engine's end of the socket to the server: frames in, frames out, nothing else.
 
-Reading ends when either end closes. What the system does not take at once a thread writes, so that a slow reader
+Reading ends when either end closes. A thread writes what the system does not accept at once, so that a slow reader
 never slows the engine's steps.
 """
 
@@ -15,10 +15,10 @@ from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, Unreadable, encode_
 
 
 class Channel:
-    """Both directions of the socket `fd`, which is the channel's from now on."""
+    """Both directions of the socket `fd`, which the channel owns from now on."""
 
     def __init__(self, fd: int, on_lost: Callable[[], None]) -> None:
-        """`on_lost` is called, on the thread that writes, when the server is gone, and with it every reader."""
+        """`on_lost` is called on the writing thread when the server is gone."""
         self._on_lost = on_lost
         self._socket = socket.socket(fileno=fd)
         self._readable = select.poll()
@@ -30,7 +30,7 @@ class Channel:
         self._writer.start()
 
     def send(self, message: FromEngine) -> None:
-        """Returns at once. Where nothing waits before the message it is with the system by then."""
+        """Send without blocking. If no earlier message waits, the system has the message when this returns."""
         frame = encode_frame(message)
         with self._lock:
             rest = frame if self._unsent else frame[self._sent(frame) :]
@@ -39,11 +39,11 @@ class Channel:
                 self._outbox.put(rest)
 
     def close(self) -> None:
-        """Wait until all that was sent is written, and give the socket back. Reading ends, on whatever thread."""
+        """Wait until all that was sent is written, and close the socket. Reading ends, on whatever thread."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
         with contextlib.suppress(OSError):  # the other end is gone
-            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits to read keeps a closed socket open
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits in a read keeps a closed socket open
         self._socket.close()
 
     @property
@@ -57,9 +57,9 @@ class Channel:
             return True
 
     def messages(self) -> Iterator[ToEngine]:
-        """What the server sends, until it closes its end or is killed, be it within a frame.
+        """The server's messages, until it closes its end or is killed, even within a frame.
 
-        What of it cannot be read is sent back as such: it ends one request, and not the engine.
+        An unreadable message is sent back as `Unreadable`: it ends one request, not the engine.
         """
         while (header := self._read(FRAME_HEADER)) and (body := self._read(frame_length(header))):
             if isinstance(message := read_by_engine(body), Unreadable):
@@ -68,7 +68,7 @@ class Channel:
                 yield message
 
     def _read(self, length: int) -> bytes:
-        """So many bytes, or none where the other end is gone."""
+        """Exactly `length` bytes, or none if the other end is gone."""
         parts = []
         while length and (part := self._received(min(length, 1 << 20))):
             parts.append(part)
@@ -79,11 +79,11 @@ class Channel:
         self._readable.poll()  # a thread that waits in recv is woken whenever the other end reads
         try:
             return self._socket.recv(most)
-        except OSError:  # it ended before it had read all that was sent, or this end is closed
+        except OSError:  # the server ended with unread messages, or this end is closed
             return b""
 
     def _sent(self, frame: bytes) -> int:
-        """How many bytes of it the system takes at once; none where it fails, which the writer then says."""
+        """How many bytes of the frame the system takes at once; 0 after an error, which the writer then meets."""
         try:
             return self._socket.send(frame, socket.MSG_DONTWAIT)
         except OSError:

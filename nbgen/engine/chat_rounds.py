@@ -1,7 +1,7 @@
-"""What a long chat can do without: its oldest rounds, so that the context holds the rest. Plain Python.
+"""Drops a long chat's oldest rounds, so that the rest fits into the context. Plain Python.
 
-A round begins with what a user says; after the last of these, with each of the model's turns. A tool's result goes with
-the call that it answers.
+A round begins with a user's message; after the last of these, with each of the model's turns. A tool's result belongs
+to the round of its call.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from nbgen.messages import ChatMessage, GenerateRequest
 
 
 def shortened(request: GenerateRequest, holds: Callable[[GenerateRequest], bool]) -> GenerateRequest:
-    """The request without as many of its oldest rounds as it takes until the context `holds` it.
+    """The request without its oldest rounds, as few as it takes until the context `holds` it.
 
-    What comes first of the system's stays, and the last question, and the last round; if it does not hold these, they
-    are what is left.
+    The leading system messages, the last question and the last round always stay, even if the context does not hold
+    these.
     """
     if request.messages is None or holds(request):
         return request
     rounds = _droppable(request.messages)
-    counts = range(1, len(rounds))  # without all of them is as short as it gets
+    counts = range(1, len(rounds))  # dropping all is not tested: nothing shorter is left
     found = bisect_left(counts, True, key=lambda count: holds(_without(request, rounds[:count])))
     return _without(request, rounds[: found + 1]) if rounds else request
 
 
 def _droppable(messages: Sequence[ChatMessage]) -> list[range]:
-    """The places of each round that may be left out, oldest first."""
+    """The message indices of each round that may be dropped, oldest first."""
     first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
     question = max((place for place, message in enumerate(messages) if message.role == "user"), default=-1)
     begins = [

@@ -1,4 +1,4 @@
-"""A linear layer's weight as bitsandbytes keeps it: one of 16 numbers each, times the largest of its block. CPU only.
+"""A linear layer's weight as bitsandbytes keeps it: each one of 16 numbers, times its block's maximum. CPU only.
 
 NF4 and FP4 (QLoRA, Dettmers et al. 2023). Knows nothing of models.
 """
@@ -11,14 +11,14 @@ from torch import nn
 from nbgen.engine.native_int4_linear import packed
 from nbgen.engine.native_scaled_linear import BLOCK, NativeScaledLinear, fits
 
-#: Weights written out at a time.
+#: Weights decoded at a time.
 AT_ONCE = 2**22
 
 
 class CodedWeight(NamedTuple):
     """`words`: two weights a byte, the first in its high half; `numbers` `[16]` and `largest` `[blocks]` in float32.
 
-    Blocks are of `block` weights, row after row of the weight `[out, in]`; the last may have fewer.
+    A block has `block` consecutive weights of the weight `[out, in]` in row order; the last may have fewer.
     """
 
     words: torch.Tensor
@@ -29,7 +29,7 @@ class CodedWeight(NamedTuple):
     dtype: torch.dtype
 
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
-        """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
+        """A layer with exactly these weights that computes in `dtype`; None if we have no layer for them."""
         repeats, rest = divmod(self.block, BLOCK)
         if rest or self.shape[1] % self.block or not fits(self.shape, dtype):
             return None
@@ -37,7 +37,7 @@ class CodedWeight(NamedTuple):
         return NativeScaledLinear(packed(self._values().view(self.shape)), largest, bias, dtype, self.numbers)
 
     def whole(self) -> torch.Tensor:
-        """The weight, written out."""
+        """The decoded weight."""
         values = self._values()
         whole, at_once = torch.empty(len(values), dtype=self.dtype), max(1, AT_ONCE // self.block) * self.block
         blocks = zip(

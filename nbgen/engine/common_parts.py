@@ -1,4 +1,4 @@
-"""What all kinds of layers are made of: norms, products, activations. Knows nothing of where these stand."""
+"""Parts that all kinds of layers have: norms, products, activations. Does not know where these stand in a layer."""
 
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from torch import nn
 from nbgen.engine.known_code import like
 from nbgen.engine.native_experts import GATES
 
-#: What a norm's weights have besides, whether numbers are rounded before they are weighed, and whether it centers them.
+#: Offset added to a norm's weights; whether numbers are rounded before they are multiplied; whether it centers them.
 NORMS = {
     "llama.LlamaRMSNorm": (0.0, True, False),
     "gemma2.Gemma2RMSNorm": (1.0, False, False),
@@ -25,16 +25,16 @@ NORMS = {
     "helium.HeliumRMSNorm": (0.0, False, False),
     "nanochat.NanoChatRMSNorm": (1.0, False, False),
 }
-#: Of who has it in its code alone.
+#: For norms with the epsilon in their code only.
 EPSILON = 1e-5
-#: Of heads, each of which has one of its own among their `norms`.
+#: Norms of heads that have a module for each head, in `norms`.
 EACH_HEAD = ("stablelm.StableLmLayerNormPerHead",)
 
 
 class NormParts(NamedTuple):
-    """A norm of root mean squares over `weight`, which has an `offset` besides, or is that alone.
+    """An RMS norm whose factor is `weight + offset`, or `offset` alone without a weight.
 
-    One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`. Of heads, the weight may be `[heads, dim]`.
+    One that `centers` is a layer norm (Ba et al. 2016), perhaps with a `bias`. A norm of heads may have `[heads, dim]`.
     """
 
     weight: torch.Tensor | None
@@ -46,7 +46,7 @@ class NormParts(NamedTuple):
 
     @classmethod
     def of(cls, norm: Any) -> "NormParts | None":
-        """Raises ValueError for another norm."""
+        """Raises ValueError for an unknown norm."""
         if norm is None or type(norm) is nn.Identity:
             return None
         if type(norm) is nn.LayerNorm and norm.weight is not None:
@@ -64,7 +64,7 @@ class NormParts(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Those `rows` of a `linear` layer's weight that make one thing, each of which may count as `counts` say."""
+    """The `rows` of a `linear` layer's weight for one purpose; `counts` are factors of its outputs, if any."""
 
     linear: Any
     rows: slice
@@ -76,7 +76,7 @@ class Product(NamedTuple):
 
 
 def counted(products: dict[str, Product], by: dict[str, float]) -> dict[str, Product]:
-    """The products, all outputs of which count so much by their names."""
+    """The products, with all outputs multiplied by the factor of their name in `by`."""
     return {
         name: product._replace(counts=torch.full((product.outputs,), by[name])) if by.get(name, 1.0) != 1.0 else product
         for name, product in products.items()
@@ -84,13 +84,13 @@ def counted(products: dict[str, Product], by: dict[str, float]) -> dict[str, Pro
 
 
 def cut(linear: Any, *sizes: int) -> list[Product]:
-    """Products of so many outputs, one after the other, and of all that are left."""
+    """Consecutive products of `sizes` outputs, and one of all that are left."""
     ends = [*accumulate(sizes, initial=0), linear.out_features]
     return [Product(linear, slice(start, end)) for start, end in pairwise(ends)]
 
 
 class Xielu(NamedTuple):
-    """What a layer has learned of its xIELU (Huang and Schlag 2024), as the C++ has it."""
+    """A layer's learned parameters of xIELU (Huang and Schlag 2024), in the C++'s form."""
 
     above: float
     below: float
@@ -99,7 +99,7 @@ class Xielu(NamedTuple):
 
     @classmethod
     def of(cls, function: Any) -> "Xielu | None":
-        """None for another function."""
+        """None for any other function."""
         if not all(hasattr(function, name) for name in ("alpha_p", "alpha_n", "beta", "eps")):
             return None
         above, below = nn.functional.softplus(function.alpha_p), nn.functional.softplus(function.alpha_n)
@@ -112,7 +112,7 @@ class Xielu(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """That of so many `GATES`, or behind them an `xielu`."""
+    """The activation with this `number` in `GATES`; the number after the last is an `xielu`."""
 
     number: int
     xielu: Xielu | None = None
@@ -120,7 +120,7 @@ class Activation(NamedTuple):
     @classmethod
     @torch.no_grad()
     def of(cls, function: Any) -> "Activation":
-        """Raises ValueError for another."""
+        """Raises ValueError for an unknown function."""
         numbers = torch.linspace(-12, 12, 49)
         made, all_through = function(numbers), torch.ones_like(numbers)
         for number, gate in enumerate(GATES):
@@ -132,5 +132,5 @@ class Activation(NamedTuple):
 
 
 def part(module: Any, *names: str) -> Any:
-    """What the module has under the first of these names under which it has something, if any."""
+    """The module's first attribute of these names that exists and is not None, if any."""
     return next((found for name in names if (found := getattr(module, name, None)) is not None), None)

@@ -1,8 +1,8 @@
-"""A decoder's many small operations, fused by torch.compile: fewer kernels, and no Python between them.
+"""Fuses a decoder's many small operations by torch.compile: fewer kernels, and no Python between them.
 
-Attention and products of packed weights stay what they are, operators that the compiler does not look into; the layer
-that makes scores stays outside. Three graphs serve every step: one token, one token of each of many sequences, many
-tokens. What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of batches.
+Attention and products of packed weights remain operators that the compiler does not look into; the output layer stays
+outside. Three graphs serve every step: one token, one token of each of many sequences, many tokens. What fits none of
+them (adapters, embeddings in place of ids) runs uncompiled. Knows nothing of batches.
 """
 
 import logging
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 IMPLEMENTATION = "nbgen_compiled"
-#: What the layers are does not change while the decoder is `active`, and need not be looked up at every step.
+#: The layers do not change while the decoder is `active`, so no guard need look at them at every step.
 OPTIONS = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
 
 log = logging.getLogger(__name__)
@@ -47,10 +47,10 @@ _library.define("experts(Tensor hidden, Tensor chosen, Tensor shares, int module
 
 
 class CompiledDecoder:
-    """Stands in for the forward of a model's decoder; compiled while `active`, which it is made as."""
+    """Replaces the forward of a model's decoder; runs compiled while `active`, as it is at first."""
 
     def __init__(self, model: "PreTrainedModel") -> None:
-        """Raises ModelError where there is no compiler."""
+        """Raises ModelError if there is no compiler."""
         options: dict[str, Any] = {**OPTIONS, "cpp.cxx": (None, _compiler())}
         self.active = True
         self._decoder = model.get_decoder()
@@ -66,13 +66,13 @@ class CompiledDecoder:
         self._decoder.forward = self._forward
 
     def remove(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model as it was."""
         self._config._attn_implementation = self._implementation
         for module in [self._decoder, *self._linears]:
             del module.forward
 
     def settle(self) -> None:
-        """Compile nothing from here on: what fits no graph that there is runs as before."""
+        """Compile nothing from here on: steps that fit no existing graph run uncompiled."""
         self._compiled = torch.compiler.set_stance("eager_on_recompile")(self._compiled)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class CompiledDecoder:
 
 
 def _compiler() -> str:
-    """The C++ compiler for torch.compile, which calls it as one word. Raises ModelError where there is none."""
+    """The C++ compiler for torch.compile, which takes a command of one word. Raises ModelError if there is none."""
     found = next((command[0] for command in native.compilers() if len(command) == 1), None)
     if found is None:
         tried = ", ".join(native.COMPILERS)
@@ -91,7 +91,7 @@ def _compiler() -> str:
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with code of its own: graphs are kept, counted and let go with the code that they are of."""
+    """The function with a code object of its own: torch.compile keeps, counts and drops graphs by code object."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -101,7 +101,7 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hide_linears(model: "PreTrainedModel") -> list[nn.Module]:
-    """Have every layer with weights of a layout of its own called as an operator; the layers."""
+    """Call every layer whose weights have a special layout as an operator; returns these layers."""
     kinds = NativeProduct | NativeExperts | PrepackedLinear | Int8Linear | Int4Linear
     found: list[nn.Module] = [module for module in model.modules() if isinstance(module, kinds)]
     found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
@@ -119,7 +119,7 @@ def _operator(linear: Any) -> Callable[..., torch.Tensor]:
 
 
 def _number(module: nn.Module) -> int:
-    """What an operator knows the module by."""
+    """The number by which an operator finds the module."""
     if "_nbgen_number" not in module.__dict__:
         module.__dict__["_nbgen_number"] = next(_numbers)
         _modules[module.__dict__["_nbgen_number"]] = module

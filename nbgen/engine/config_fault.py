@@ -1,6 +1,6 @@
-"""Which entries of a model's config.json a library's error is about: these are for the owner, its words for the log.
+"""Finds the entries of a model's config.json that a library's error is about: the owner sees these, the log its words.
 
-Knows no model: an entry is found by its name or its value in those words, or as a size that nothing can have.
+Knows no model: an entry is found by its name or value in the error's words, or as a size that is not positive.
 """
 
 import json
@@ -10,16 +10,16 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 
-#: Types that an entry should have been of, as transformers calls them.
+#: transformers' names for the types that an entry should have had.
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 SIZE = re.compile(r"num_\w+|\w+_(size|dim)")
-#: Strings that are in many words of transformers.
+#: Entries whose values occur in many of transformers' messages.
 EVERYWHERE = ("model_type", "transformers_version")
 MOST_SHOWN = 80
 
 
 def told(error: BaseException, config: Mapping[str, Any]) -> str:
-    """What in `config` is wrong; empty where the error does not tell."""
+    """What is wrong in `config`; empty if the error does not tell."""
     words, entries = str(error), dict(_entries(config))
     if isinstance(error, StrictDataclassError):
         blamed = [path for path in entries if _name(path).search(words)]
@@ -33,7 +33,7 @@ def told(error: BaseException, config: Mapping[str, Any]) -> str:
 
 
 def _entries(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """All of them, also of the configurations within, by their paths."""
+    """All entries with their paths, also those of nested configurations."""
     for name, value in config.items():
         if isinstance(value, dict):
             yield from _entries(value, f"{above}{name}.")
@@ -42,7 +42,7 @@ def _entries(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def _name(path: str) -> re.Pattern[str]:
-    """An entry's name as it stands in words: `num_attention_heads`, or "number of attention heads"."""
+    """A pattern for an entry's name in a message: `num_attention_heads`, or "number of attention heads"."""
     name = re.escape(path.rpartition(".")[2]).replace("num_", "(?:num_|number of )")
     return re.compile(rf"\b{name.replace('_', '[_ ]')}\b")
 

@@ -1,6 +1,6 @@
-"""How much of the machine this process may use where control groups (cgroups, v1 and v2) limit it, as containers do.
+"""How much memory and processor time control groups (cgroups, v1 and v2) leave this process, as in a container.
 
-Its own group may do that, and every one above it. Knows no torch, and not what either is used for.
+Its own group may set limits, and every group above it. Knows no torch, and not what memory and threads are used for.
 """
 
 import math
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
-#: The files of v2 and of v1 that say how much there may be, how much is used, and what of that is cached files that
-#: nobody reads any more, which the kernel lets go first.
+#: By v2 and v1: the files with the limit and the bytes in use, and the field of memory.stat with the part of these that
+#: is inactive file cache, which the kernel drops first.
 MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -17,7 +17,7 @@ MEMORY = (
 
 
 def memory(root: Path = ROOT) -> tuple[float, float]:
-    """Bytes free and in all, both infinite where nothing limits them."""
+    """Free and total bytes, both infinite if nothing limits them."""
     free = total = math.inf
     for group in _groups("memory", root):
         for limit, used, cached in MEMORY:
@@ -29,12 +29,12 @@ def memory(root: Path = ROOT) -> tuple[float, float]:
 
 
 def threads(configured: int | None, usual: int, root: Path = ROOT) -> int:
-    """How many compute: what the owner set, else the usual number, but none that would wait for its share of time."""
+    """Number of computing threads: `configured`, else `usual`, but no more than the group has processor time for."""
     return configured or int(min(usual, processors(root)))
 
 
 def processors(root: Path = ROOT) -> float:
-    """How many can be kept busy all the time, rounded up; infinite where nothing limits them."""
+    """How many processors the group may keep busy all the time, rounded up; infinite without a limit."""
     shares = [math.inf]
     for group in _groups("cpu", root):
         parts = (_text(group / name) for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
@@ -60,7 +60,7 @@ def _field(path: Path, name: str) -> int:
 
 
 def _text(path: Path) -> str:
-    """Empty where there is no such file."""
+    """The file's text; empty if there is no such file."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

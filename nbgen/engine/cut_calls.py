@@ -1,4 +1,4 @@
-"""What an answer that was cut has of a call: the function's name, and its arguments as far as they had come.
+"""Reads a call in an answer that was cut off: the function's name, and the arguments as far as they came.
 
 Knows neither templates nor tokens.
 """
@@ -14,13 +14,13 @@ from nbgen.engine.written_calls import BETWEEN, begun_calls, past
 
 _DECODER = json.JSONDecoder()
 _NAME = re.compile(r'"(?:tool_)?name"\s*:\s*("(?:[^"\\]|\\.)*")')
-#: A name that is the key of the arguments.
+#: A function's name as the key of its arguments.
 _KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:\s*(?=\{)')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
 
 
 class BegunCall(NamedTuple):
-    """A function's name, its arguments as JSON, and whether that is whole."""
+    """A function's name, its arguments as JSON, and whether these are complete."""
 
     name: str
     arguments: str
@@ -28,9 +28,9 @@ class BegunCall(NamedTuple):
 
 
 def read_begun(name: str | None, body: str) -> list[BegunCall]:
-    """The calls in what was left open, of which the last may be cut; none where it has no name yet.
+    """The calls in an unclosed part of an answer; the last may be cut off, and is left out if it has no name yet.
 
-    `name` is the function's where it stands before the arguments.
+    `name` is the function's if it stands before the arguments.
     """
     body = body.lstrip()
     if name is not None:
@@ -44,7 +44,7 @@ def read_begun(name: str | None, body: str) -> list[BegunCall]:
 
 
 def _of_objects(text: str) -> Iterator[BegunCall]:
-    """Objects with a name and arguments, one after the other; a name comes before arguments, which may have others."""
+    """Consecutive objects with a name and arguments; the name must come first, as arguments may contain others."""
     place = 0
     while (place := past(BETWEEN, text, place)) < len(text):
         try:
@@ -65,7 +65,7 @@ def _of_objects(text: str) -> Iterator[BegunCall]:
 
 
 def _begun(name: str, arguments: str) -> BegunCall:
-    """A call with arguments at the beginning of this text, which may be written as text themselves."""
+    """A call whose arguments begin the text `arguments`, as an object or as a string that contains one."""
     try:
         value, _ = _DECODER.raw_decode(arguments + ('"' if arguments.startswith('"') else ""))
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)

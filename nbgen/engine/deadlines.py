@@ -1,6 +1,6 @@
 """How long a sequence may wait for its turn, and how long it may run. Plain Python; the clock is the caller's.
 
-Sequences of a group may wait for one another: they count as waiting only while none of the group runs.
+A group's sequences may wait for one another: they count as waiting only while none of the group runs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,29 +8,29 @@ from collections.abc import Iterable, Iterator
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.messages import FinishReason
 
-#: Between two looks at who is late.
+#: Interval at which late sequences are looked for.
 LOOK_SECONDS = 0.25
 
 
 class Deadlines:
-    """Finds sequences that are late. All times are monotonic seconds; a limit of None never ends."""
+    """Finds sequences that are late. All times are monotonic seconds; None means no limit."""
 
     def __init__(self, queue_seconds: float | None = None, run_seconds: float | None = None) -> None:
         self._queue = float("inf") if queue_seconds is None else queue_seconds
         self._run = float("inf") if run_seconds is None else run_seconds
-        #: When something of a group last ran.
+        #: When a sequence of each group last ran.
         self._ran: dict[str, float] = {}
         self._due = 0.0
 
     def are_due(self, now: float) -> bool:
-        """Whether it is time to look for late sequences. After True, it is not for a while."""
+        """Whether it is time to look for late sequences; False for LOOK_SECONDS after True."""
         if now < self._due:
             return False
         self._due = now + LOOK_SECONDS
         return True
 
     def late(self, sequences: Iterable[Sequence], now: float) -> Iterator[tuple[Sequence, FinishReason]]:
-        """Sequences whose time is over, and why each ends. Call it with all that live, a few times a second."""
+        """Sequences whose time is over, and why each ends. Call it with all living sequences, a few times a second."""
         living = list(sequences)
         groups = {sequence.group for sequence in living}
         self._ran = {group: at for group, at in self._ran.items() if group in groups}
@@ -45,7 +45,7 @@ class Deadlines:
                 yield sequence, _waited(self._queue)
 
     def shift(self, sequences: Iterable[Sequence], since: float, now: float) -> None:
-        """Do not count the time from `since` to `now`, in which nothing could run; some may have come in it."""
+        """Do not count the time from `since` to `now`, in which nothing could run; sequences may have arrived in it."""
         for sequence in sequences:
             sequence.arrived = min(sequence.arrived + now - since, now)
             if sequence.started is not None:

@@ -1,10 +1,10 @@
 """The Triton kernel of a decode's attention: from a layer's projections to its merged heads, in one launch.
 
-A program has the keys that one key head of one sequence has cached, or a split of them. They come while the kernel
-before still runs; then the query is turned, and meets them. The newest key, from the projections, is turned too, met
-and put into the cache: where keys are split, by a program of its own. Whichever ends last merges all by their
-log-sum-exp (Dao et al. 2023, "Flash-Decoding"). Shapes are fixed by the launch and lengths read on the device: a CUDA
-graph can hold it.
+A program has the cached keys of one key head of one sequence, or a split of them. It loads the first of them while the
+previous kernel still runs; then it rotates the query and attends to them. The newest key, from the projections, is
+rotated, attended to and written to the cache; if keys are split, an additional program does that. The program that ends
+last merges all splits by their log-sum-exp (Dao et al. 2023, "Flash-Decoding"). Shapes are fixed by the launch and
+lengths are read on the device, so that a CUDA graph can hold it.
 """
 
 import triton
@@ -33,7 +33,7 @@ def _cached(
 def _meet(
     total, highest, weighted, query_left, query_right, left, right, value, inside, scale, PRECISION: tl.constexpr
 ):
-    """Take keys into the running softmax: its sums, maxima (base 2) and weighted values."""
+    """Add keys to the running softmax: its sums, maxima (base 2) and weighted values."""
     logits = tl.dot(query_left, left, input_precision=PRECISION)
     logits = tl.dot(query_right, right, logits, input_precision=PRECISION)
     logits = tl.where(inside[None, :], logits * (scale * LOG2_E), float("-inf"))
@@ -48,7 +48,7 @@ def _meet_rest(
     total, highest, weighted, query_left, query_right, keys, values, table, start, stop, key_stride, value_stride,
     columns, used, dims, scale, PAGE: tl.constexpr, DIM: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Take the cached keys from `start` to `stop`."""
+    """Add the cached keys from `start` to `stop`."""
     for here in range(start, stop, BLOCK_N):
         positions = here + tl.arange(0, BLOCK_N)
         left, right, value = _cached(
@@ -62,7 +62,7 @@ def _meet_rest(
 
 @triton.jit
 def _meet_newest(total, highest, weighted, query_left, query_right, left, right, value, scale):
-    """Take one key more, which all see."""
+    """Add the newest key, which all queries see."""
     products = query_left.to(tl.float32) * left.to(tl.float32) + query_right.to(tl.float32) * right.to(tl.float32)
     logits = tl.sum(products, 1) * (scale * LOG2_E)
     new_highest = tl.maximum(highest, logits)
@@ -76,7 +76,7 @@ def _projected(
     projected, row, kv_head, newest, cosine, sine, query_norm, epsilon, columns, used, dims, mine,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORMED: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """Both halves of the queries `[BLOCK_M, columns]`, turned; of the `newest` key those and its value, or zeros."""
+    """Both halves of the rotated queries `[BLOCK_M, columns]`; if `newest`, the new key's and its value, else zeros."""
     first = projected + row * ((GROUP + 2) * KV_HEADS * DIM)
     places = first + (kv_head * GROUP + tl.arange(0, BLOCK_M))[:, None] * DIM + columns[None, :]
     query_left, query_right = halves(places, mine[:, None] & used[None, :], DIM)
@@ -91,7 +91,7 @@ def _projected(
 
 @triton.jit
 def _keep(keys, values, slot, left, right, value, key_stride, value_stride, columns, used, dims, DIM: tl.constexpr):
-    """Put the newest key's halves `[1, columns]` and value `[1, dims]` into the cache."""
+    """Write the newest key's halves `[1, columns]` and value `[1, dims]` to the cache."""
     key = keys + slot * key_stride + columns[None, :]
     tl.store(key, left, mask=used[None, :])
     tl.store(key + DIM // 2, right, mask=used[None, :])
@@ -100,7 +100,7 @@ def _keep(keys, values, slot, left, right, value, key_stride, value_stride, colu
 
 @triton.jit
 def _share(length, split, splits, sliding, chunk, BLOCK_N: tl.constexpr):
-    """Where a split of the keys before the newest begins and ends, and how many splits have any."""
+    """Where a split of the keys before the newest begins and ends, and how many splits have keys."""
     last = length - 1
     low = first_seen(last, sliding, chunk)
     share = tl.maximum(tl.cdiv(tl.cdiv(last - low, splits), BLOCK_N) * BLOCK_N, BLOCK_N)
@@ -110,7 +110,7 @@ def _share(length, split, splits, sliding, chunk, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _merge(output, parts, log_sums, cell, room, count, dims, DIM: tl.constexpr, BLOCK_S: tl.constexpr):
-    """One head from its `count` parts, for which there is `room`. Other processors wrote them."""
+    """Merge one head from `count` of its `room` parts, past the L1 cache: other multiprocessors wrote them."""
     indices, inside = tl.arange(0, BLOCK_S), dims < DIM
     there = indices < count
     sums = tl.load(log_sums + cell * room + indices, mask=there, other=float("-inf"), cache_modifier=".cg")
@@ -126,7 +126,7 @@ def _leave(
     output, parts, log_sums, arrivals, result, log_sum, row, kv_head, place, room, count, dims, mine,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Put a split's part at its `place`; the last of `count` to do so merges all."""
+    """Write a split's part at its `place`; the last of `count` programs to do so merges all parts."""
     first = row * (GROUP * KV_HEADS) + kv_head * GROUP
     places = (first + tl.arange(0, BLOCK_M)) * room + place
     tl.store(log_sums + places, log_sum, mask=mine)
@@ -149,9 +149,9 @@ def attend_newest(
 ):  # fmt: skip
     """Program (row, key head, split): `output` `[rows, heads, DIM]` of the newest token of each sequence.
 
-    `projected` `[rows, (GROUP + 2) * KV_HEADS * DIM]` has all queries, keys and values; `cosines` and `sines`
-    `[positions, DIM / 2]`; `lengths` `[rows]` count the newest. With SPLIT there is one program more a key head, with
-    room in `parts` `[rows, heads, splits + 1, DIM]` and `log_sums` (no DIM); `arrivals` `[rows, KV_HEADS]` are zeros.
+    `projected` `[rows, (GROUP + 2) * KV_HEADS * DIM]` has all queries, keys and values; `cosines` and `sines` are
+    `[positions, DIM / 2]`; `lengths` `[rows]` include the newest token. SPLIT adds one program a key head, with room
+    in `parts` `[rows, heads, splits + 1, DIM]` and `log_sums` (no DIM); `arrivals` `[rows, KV_HEADS]` must be zeros.
     """
     begin(OVERLAPS)
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)

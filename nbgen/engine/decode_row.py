@@ -1,12 +1,12 @@
-"""What a decode alone is to those who keep a step of decodes for the next one. Plain Python, no tensors."""
+"""A decode as forwards need it that reuse one step of decodes for the next. Plain Python, no tensors."""
 
 from typing import NamedTuple
 
 
 class DecodeRow(NamedTuple):
-    """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there.
+    """A sequence's newest token, its index, the shift from index to position, and the blocks up to it.
 
-    Of a model with states, the `state_slot` of its state as well.
+    For a model with states, also the `state_slot` of the sequence's state.
     """
 
     token: int
@@ -20,5 +20,5 @@ class DecodeRow(NamedTuple):
         return self.index + self.shift
 
     def slot(self, block_size: int) -> int:
-        """Where its keys and values go."""
+        """The cache slot of the token's keys and values."""
         return self.block_table[self.index // block_size] * block_size + self.index % block_size

@@ -1,6 +1,6 @@
 """Triton kernels of a decoder layer around its attention: norms, rotary positions, the gate, products of one row.
 
-They round where transformers' own code does, except that a norm's result goes into a product of one row as it is.
+They round where transformers' own code does, except that a norm's result goes into a product of one row unrounded.
 Shapes are fixed by the launch, so that launches can be captured in a CUDA graph.
 """
 
@@ -22,7 +22,7 @@ def _silu(x):
 def add_and_norm(
     hidden, added, weight, output, size, epsilon, ADDS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr
 ):  # fmt: skip
-    """Program (row): `hidden` `[rows, size]` takes up `added`; `output` is its RMS norm (Zhang & Sennrich 2019)."""
+    """Program (row): adds `added` to `hidden` `[rows, size]`; `output` is the RMS norm (Zhang & Sennrich 2019)."""
     begin(OVERLAPS)
     columns = tl.arange(0, BLOCK)
     inside, places = columns < size, tl.program_id(0).to(tl.int64) * size + columns
@@ -44,7 +44,7 @@ def _head_normed(x, scales, weights):
 
 @triton.jit
 def turned(left, right, cosine, sine, norm, epsilon, columns, used, DIM: tl.constexpr, NORMED: tl.constexpr):
-    """Both halves `[heads, columns]` of heads, turned (Su et al. 2021), NORMED before, each by itself.
+    """Both halves `[heads, columns]` of heads, rotated (Su et al. 2021); if NORMED, each head is normed first.
 
     `cosine` and `sine` `[1, columns]` are of `columns` that are `used`; `norm` has weights for both halves.
     """
@@ -67,7 +67,7 @@ def halves(places, inside, DIM: tl.constexpr):
 
 @triton.jit
 def wide(numbers, columns, used):
-    """`[1, columns]` in float32."""
+    """The `columns` of `numbers` as float32 `[1, columns]`."""
     return tl.load(numbers + columns, mask=used, other=0.0).to(tl.float32)[None, :]
 
 
@@ -77,7 +77,7 @@ def turn_and_store(
     key_head_stride, value_stride, value_head_stride, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     NORMED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, key head): turn its queries in place, and its key and value into their slot.
+    """Program (row, key head): rotate its queries in place, and write its rotated key and its value to their slot.
 
     `projected` `[rows, (GROUP + 2) * KV_HEADS * DIM]` has all queries, keys and values; `cosines` and `sines`
     `[positions, DIM / 2]`. NORMED queries and keys are normed first.
@@ -121,13 +121,13 @@ def gate(projected, output, size, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
 
 @triton.jit
 def _columns(firsts, columns, used, inputs):
-    """These columns of the weights of outputs that are `used`; zeros behind the last."""
+    """These columns of the weights, for outputs that are `used`; zeros beyond the last column."""
     return tl.load(firsts + columns[None, :], mask=used[:, None] & (columns < inputs)[None, :], other=0.0)
 
 
 @triton.jit
 def _products(numbers, x, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Of `x` `[BLOCK_K]`, eight that lie side by side as one, which a thread adds up without asking another."""
+    """Products with `x` `[BLOCK_K]`, of which each eight neighbours are summed: one thread can do that alone."""
     products = numbers.to(tl.float32) * x[None, :]
     return tl.sum(tl.reshape(products, [BLOCK_N, BLOCK_K // EIGHT, EIGHT]), 2)
 
@@ -137,10 +137,10 @@ def multiply_one_row(
     input, norm, weight, bias, added, output, inputs, outputs, epsilon, NORMED: tl.constexpr, GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr, ADDS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Program (outputs): `input` `[inputs]` through `weight` `[outputs, inputs]`, read once, as fast as memory allows.
+    """Program (outputs): `input` `[inputs]` times `weight` `[outputs, inputs]`, read once, as fast as memory allows.
 
-    NORMED takes the input's RMS norm. GATED has twice as many outputs, gates before the rest, and is `silu(g) * u`
-    of them. ADDS puts `added` `[outputs]` on top.
+    NORMED takes the input's RMS norm. GATED: `weight` has twice as many rows, gates first, and the output is
+    `silu(g) * u`. ADDS adds `added` `[outputs]`.
     """
     begin(OVERLAPS)
     rows, columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)

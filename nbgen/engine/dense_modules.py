@@ -1,4 +1,4 @@
-"""The layers that some embedding models have behind their pooling: sentence-transformers' Dense modules, in float32.
+"""The layers that some embedding models have after pooling: sentence-transformers' Dense modules, in float32.
 
 Each is a folder with a config.json and a model.safetensors. Knows nothing of the model before them.
 """
@@ -15,21 +15,21 @@ from torch import nn
 from nbgen.errors import ModelError
 from nbgen.model_files import WHOLE, read_json
 
-#: By the names that sentence-transformers writes down.
+#: Activations by their names in sentence-transformers' files.
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     f"{kind.__module__}.{kind.__name__}": kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
 }
-#: What a module reads and writes, and other ways than those that are served: of each token, or into scores.
+#: The only values of these options that are served; with others a module works on each token, or makes scores.
 PLACES = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding", "use_residual": False}
 
 
 def read(folder: Path, places: Iterable[str], name: str) -> nn.Sequential:
-    """Those of a model, in these folders of its own. Raises ModelError."""
+    """A model's Dense modules, from these subfolders. Raises ModelError."""
     return nn.Sequential(*(_module(folder / place, f"{place} of {name}") for place in places))
 
 
 def width(modules: nn.Sequential, inputs: int, name: str) -> int:
-    """Numbers of a vector that is made of one with `inputs` numbers. Raises ModelError where these do not fit."""
+    """The width of the vectors that they make from `inputs` numbers. Raises ModelError if the widths do not fit."""
     try:
         return int(modules(torch.zeros(1, inputs)).shape[-1])
     except RuntimeError:
@@ -48,7 +48,7 @@ def _module(folder: Path, name: str) -> nn.Module:
         words = "save the model again with sentence-transformers where you trust it"
         raise ModelError(f"{name} has no {WHOLE}, and nbgen reads safetensors only: {words}")
     try:
-        with torch.device("meta"):  # whatever their sizes
+        with torch.device("meta"):  # takes no memory, whatever sizes the config states
             linear = nn.Linear(config["in_features"], config["out_features"], bias=bool(config.get("bias", True)))
         module = nn.Sequential(OrderedDict(linear=linear, activation=ACTIVATIONS[activation]()))
         module.load_state_dict(load_file(folder / WHOLE), assign=True)

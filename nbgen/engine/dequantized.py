@@ -1,6 +1,6 @@
-"""Checkpoints in formats whose weights transformers can write out while it reads them: fp8, mxfp4, compressed-tensors.
+"""Checkpoints whose weights transformers can dequantize while it loads them: fp8, mxfp4, compressed-tensors.
 
-Knows no format itself. Experts of ours keep those of mxfp4 (`expert_files`).
+Knows no format itself. Our own experts keep mxfp4 (`expert_files`).
 """
 
 from importlib.util import find_spec
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def ask(architecture: Any, device: torch.device) -> bool:
-    """Have the weights written out where nothing multiplies them as they are: on a CPU, or without GPU kernels.
+    """Have transformers dequantize weights that nothing here can multiply: on a CPU, or without GPU kernels.
 
-    On a CPU also those of compressed-tensors, or else each layer rounds its inputs, and has no product of ours.
+    On a CPU this includes compressed-tensors, whose layers would round their inputs and could not use our products.
     """
     if device.type == "cuda" and find_spec("kernels") is not None:
         return False
@@ -30,9 +30,9 @@ def ask(architecture: Any, device: torch.device) -> bool:
 
 
 def even(model: "PreTrainedModel") -> None:
-    """Give the weights beside those that were written out their type: transformers leaves these in the file's.
+    """Convert all weights to the model's dtype: transformers leaves those that were not dequantized in the file's.
 
-    An older one also leaves layers of compressed-tensors their scales, and has them round their inputs.
+    An older transformers also leaves layers of compressed-tensors their scales and a forward that rounds inputs.
     """
     for module in model.modules():
         if vars(module).pop("quantization_scheme", None) is not None:

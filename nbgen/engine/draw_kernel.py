@@ -1,7 +1,7 @@
-"""Random tokens by a Triton kernel: what `draws` has torch find with many, one of which sorts.
+"""Draws random tokens in one Triton kernel, for which `draws` needs many of torch's, including a sort.
 
-The likeliest are known before. A program draws for a row, in the way of `cpp/draws.h`: whoever wins the race among all
-tokens and is not kept by the filters rules out all that it comes before. Needs triton: import it where there is a GPU.
+The most likely token is found before. A program draws for one row, as in `cpp/draws.h`: if the race's winner is not
+kept by the filters, it and all less likely tokens drop out, and the rest race again. Needs triton: import it on a GPU.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine.step_kernels import most_likely
 from nbgen.engine.upload import upload
 
-#: Scores that a program looks at, at once.
+#: Scores that a program reads at once.
 BLOCK = 4096
 WARPS = 16
-#: Weights beside the likeliest token's of 1: where heavier tokens are all that a filter may keep, no lighter one races.
+#: A weight, where the most likely token's is 1: if the filters can keep only heavier tokens, no lighter ones race.
 LIGHT = tl.constexpr(2.0**-9)
 LARGEST = tl.constexpr(3.4028234663852886e38)
 GOLDEN, MIX1, MIX2 = map(tl.constexpr, SPLITMIX64)
@@ -33,7 +33,7 @@ def _mix(x):
 
 @triton.jit
 def _exponential(base, ids):
-    """Exponential variates: exact where they are small, which is where races are won, and finite."""
+    """Exponential variates: finite, and exact if small, as the variates that win races are."""
     odd = 2 * (_mix(base + ids.to(tl.uint64) * GOLDEN) >> 11).to(tl.int64) + 1
     uniform, lack = odd.to(tl.float32) * 2.0**-54, (2**54 - odd).to(tl.float32) * 2.0**-54  # together 1
     series = 1 + lack * (1 / 2 + lack * (1 / 3 + lack * (1 / 4 + lack * (1 / 5 + lack * (1 / 6 + lack / 7)))))
@@ -42,7 +42,7 @@ def _exponential(base, ids):
 
 @triton.jit
 def _weights(start, ids, size, most, temperature):
-    """How probable tokens are beside the likeliest."""
+    """Tokens' probabilities relative to the most likely token's."""
     x = tl.load(start + ids, mask=ids < size, other=float("-inf"))
     x = tl.where(x == x, tl.minimum(x, LARGEST), float("-inf"))
     return tl.exp((x - most) / temperature)
@@ -50,7 +50,7 @@ def _weights(start, ids, size, most, temperature):
 
 @triton.jit
 def _before(start, size, most, temperature, weight, id, BLOCK: tl.constexpr):
-    """How many tokens come before one of this weight and id, and what they weigh."""
+    """How many tokens come before one of this weight and id, and the sum of their weights."""
     lanes = tl.arange(0, BLOCK)
     count, mass = lanes * 0, tl.zeros([BLOCK], tl.float32)
     for first in range(0, size, BLOCK):
@@ -64,7 +64,7 @@ def _before(start, size, most, temperature, weight, id, BLOCK: tl.constexpr):
 
 @triton.jit
 def _all_and_heavy(start, size, most, temperature, BLOCK: tl.constexpr):
-    """What all tokens weigh; how many are not light, and what these weigh."""
+    """The sum of all weights; the number of tokens that are not light, and the sum of their weights."""
     lanes = tl.arange(0, BLOCK)
     mass, count, heavy = tl.zeros([BLOCK], tl.float32), lanes * 0, tl.zeros([BLOCK], tl.float32)
     for first in range(0, size, BLOCK):
@@ -97,9 +97,9 @@ def _race(start, size, most, temperature, base, end, end_id, BLOCK: tl.constexpr
 
 @triton.jit(do_not_specialize=["size", "stride"])
 def draw_row(scores, draws, tokens, size, stride, none, FIELDS: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (row): by its FIELDS numbers in `draws` (`DrawFields`) a token in place of the likeliest of `tokens`.
+    """Program (row): replaces the most likely token in `tokens` by one drawn by the row of `draws` (`DrawFields`).
 
-    That one stays where it is all that may be drawn, or `none`.
+    It stays if no other may be drawn, or if it is `none`.
     """
     row = tl.program_id(0)
     start, fields = scores + row.to(tl.int64) * stride, draws + row * FIELDS
@@ -127,7 +127,7 @@ def draw_row(scores, draws, tokens, size, stride, none, FIELDS: tl.constexpr, BL
 
 
 def draw_rows(scores: torch.Tensor, sequences: list[Sequence], none: int) -> torch.Tensor:
-    """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`; `none` where no score is finite."""
+    """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`; `none` if no score is finite."""
     tokens = most_likely(scores, none)
     if all(sequence.params.greedy for sequence in sequences):
         return tokens

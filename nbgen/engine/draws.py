@@ -1,9 +1,9 @@
 """Random tokens from filtered distributions, each row's random numbers a hash of its seed, position and token ids.
 
 So a row's choice never depends on what else is in the batch. Our own C++ (`native_draws`) and a kernel (`draw_kernel`)
-choose the same faster: this serves where neither does, and says what is right. The filters rarely keep more than a few
-hundred tokens: on the CPU those are looked at first, and the whole vocabulary only where they were not enough. A GPU
-would stop for that question, so there a row's parameters answer it. Knows no penalties and no text.
+make the same choices faster: this is the reference, and serves where neither can. The filters rarely keep more than a
+few hundred tokens: the CPU looks at the most likely ones first, and at the whole vocabulary only if they were not
+enough. A GPU would have to wait for that answer, so there a row's parameters decide. Knows no penalties and no text.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import torch
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
 
-#: From `[rows, vocab]` of probabilities to tokens `[rows]`.
+#: Draws tokens `[rows]` from probabilities `[rows, vocab]`.
 Race = Callable[[torch.Tensor, list[Sequence]], torch.Tensor]
 
 #: Most likely tokens that the filters look at first.
@@ -44,9 +44,9 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 
 def temperature(sequence: Sequence) -> float:
-    """The sequence's, as far as scores in float32 can be divided by it: in effect there are no others.
+    """The sequence's temperature, at most HOTTEST: float32 scores can be divided by it, and more has the same effect.
 
-    None that is drawn from is too cold for that: those are greedy.
+    None is too low for float32: sequences with such temperatures are greedy.
     """
     given = sequence.params.temperature
     return min(1.0 if given is None else given, HOTTEST)
@@ -58,7 +58,7 @@ def argmax(values: torch.Tensor) -> torch.Tensor:
 
 
 def _race_of(sequence: Sequence, *, may_look: bool) -> Race:
-    """The fastest for the row's filters, where the host `may_look` at what they keep or may not."""
+    """The fastest race for the row's filters; `may_look`: the host may read how many tokens they keep."""
     params = sequence.params
     if params.top_k == -1 and params.top_p == 1 and params.min_p == 0:
         return _race_all
@@ -85,7 +85,7 @@ def _race_likely(probabilities: torch.Tensor, sequences: list[Sequence]) -> torc
 
 
 def _race_best(probabilities: torch.Tensor, sequences: list[Sequence], count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token of the `count` most likely after top_k, top_p and min_p, and whether these end before the last of them.
+    """A token of the `count` most likely after top_k, top_p and min_p, and whether the filters drop the last of them.
 
     The filters act jointly on the same distribution; the most likely token always stays.
     """

@@ -1,9 +1,9 @@
-"""What a folder says of an embedding model: that it is one, how its states become one vector, how long a text may be.
+"""Reads from a folder whether it has an embedding model, how its states become one vector, how long a text may be.
 
-A model that classifies texts is one, too: its vector holds a score for each class, and a reranker's the one of a pair.
+Classifiers count as embedding models: their vector holds a score for each class, a reranker's the one score of a pair.
 
 Follows the files of sentence-transformers (`modules.json`, `1_Pooling/config.json`); without them, a checkpoint whose
-architecture is a bare model (BertModel, Qwen3Model) is one too. Knows nothing of torch.
+architecture is a bare model (BertModel, Qwen3Model) counts, too. Knows nothing of torch.
 """
 
 import json
@@ -17,14 +17,14 @@ from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 
 POOLING = "1_Pooling/config.json"
-#: The modules that are served, in their order.
+#: The modules that are served, in the order in which they must stand.
 SERVED = ("Transformer", "Pooling", "Dense", "Normalize")
-#: What a module's folder is called: it is in the model's own.
+#: Names that a module's folder may have, which must be a subfolder of the model's.
 PLACE = re.compile(r"\w[\w.-]*")
-#: The module behind a reranker that writes its answer.
+#: The last module of a reranker that answers by writing a token.
 WRITES = "LogitScore"
 LOGIT_SCORE = f"1_{WRITES}/config.json"
-#: sentence-transformers' names of the ways that are served, and ours.
+#: The pooling modes that are served: sentence-transformers' names and ours.
 MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -34,11 +34,11 @@ MODES = {
 
 
 class Pooling(NamedTuple):
-    """How the last layer's states become a vector: "cls", "mean", "max" or "last", then at length 1 if `normalizes`.
+    """How the last layer's states become a vector: "cls", "mean", "max" or "last", scaled to length 1 if `normalizes`.
 
-    Between the two are the layers in the folders `dense`.
-    A model that classifies makes its vector itself, of "scores", or "chances" where these are bent to 0 to 1.
-    Where no file says how, `mode` is None: it follows from which way the model looks.
+    Before the scaling come the layers in the folders `dense`.
+    A classifier makes its vector itself: of "scores", or of "chances" if a sigmoid maps these to 0 to 1.
+    If no file says how, `mode` is None: it depends on whether the model attends to later tokens.
     """
 
     mode: str | None
@@ -47,7 +47,7 @@ class Pooling(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The most tokens of a text, and whether its letters are made small first."""
+    """The most tokens of a text, and whether it is lowercased first."""
 
     longest: int | None
     lowers: bool
@@ -61,7 +61,7 @@ class Module(NamedTuple):
 
 
 def is_embedding(folder: Path) -> bool:
-    """Whether the checkpoint makes vectors, not text."""
+    """Whether the checkpoint makes vectors and not text."""
     if (folder / POOLING).is_file() or classifies(folder):
         return True
     if (folder / "modules.json").is_file():
@@ -73,14 +73,14 @@ def is_embedding(folder: Path) -> bool:
 
 
 def classifies(folder: Path) -> bool:
-    """Whether the checkpoint makes scores of a text, or of a query and a document."""
+    """Whether the checkpoint scores a text, or a query with a document."""
     config = read_json(folder / "config.json", folder.name)
     known = _architecture(config) == MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(str(config.get("model_type")))
     return known and not (folder / POOLING).is_file()
 
 
 def pooling(folder: Path, name: str) -> Pooling:
-    """As the folder says. Raises ModelError."""
+    """The folder's pooling. Raises ModelError if it is not served."""
     if classifies(folder):
         return Pooling("chances" if _bends(read_json(folder / "config.json", name)) else "scores", normalizes=False)
     modules = _modules(folder, name)
@@ -98,16 +98,16 @@ def pooling(folder: Path, name: str) -> Pooling:
 
 
 def reading(folder: Path, name: str) -> Reading:
-    """How texts are read, where sentence-transformers says so, in a file that is named after some architecture."""
+    """How texts are read, by sentence-transformers' file, whose name contains an architecture; no limits without it."""
     path = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
     told = {} if path is None else read_json(path, name)
     return Reading(told.get("max_seq_length"), told.get("do_lower_case") is True)
 
 
 def verdicts(folder: Path, name: str) -> list[int]:
-    """The tokens for yes and for no of a reranker that writes one of them, where sentence-transformers' file has both.
+    """The tokens for yes and no of a reranker that writes one of them, if sentence-transformers' file names both.
 
-    Without the second its score is another: a logit alone.
+    Without the second, the score is defined differently: as one logit alone.
     """
     config = read_json(folder / LOGIT_SCORE, name)
     ids = [config.get(f"{which}_token_id") for which in ("true", "false")]
@@ -129,7 +129,7 @@ def _architecture(config: dict[str, Any]) -> str:
 
 
 def _bends(config: dict[str, Any]) -> bool:
-    """Whether scores are to go through a sigmoid, as sentence-transformers writes it down."""
+    """Whether scores go through a sigmoid, according to sentence-transformers' entries."""
     more = config.get("sentence_transformers")
     named = more.get("activation_fn") if isinstance(more, dict) else config.get("sbert_ce_default_activation_function")
     return str(named).endswith(".Sigmoid")

@@ -1,6 +1,6 @@
 """The finish reasons of requests that the engine ends or refuses: an abort, an error, lack of memory, a failing model.
 
-Does not know when that is so.
+Does not know when these occur.
 """
 
 from nbgen.errors import NbgenError
@@ -21,7 +21,7 @@ OUTGROWN = FinishReason.failure("the KV cache has become too small for this requ
 
 
 def ended_by(error: NbgenError) -> FinishReason:
-    """For a request that this error is about."""
+    """For a request that this error ends."""
     return FinishReason.failure(error.message, error.status, error.field, error.code)
 
 

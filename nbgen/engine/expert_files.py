@@ -1,8 +1,8 @@
-"""Experts' weights as a checkpoint has them, for experts of ours: each in a tensor of its own, or in MXFP4. CPU only.
+"""Keeps experts' weights as a checkpoint has them for our own experts: one tensor each, or MXFP4. CPU only.
 
-transformers copies the former into one tensor for all, and writes the latter out in 16 bits, which takes time, and
-memory for all of a mixture at once. While it loads a model, tensors without numbers stand for those; what is not ours
-in the end gets what transformers makes.
+transformers stacks the former into one tensor and dequantizes the latter to 16 bits, which takes time, and memory for a
+whole mixture at once. So while it loads a model, it gets placeholders for them; layers that do not become ours get the
+tensors that transformers makes.
 """
 
 from collections.abc import Iterator
@@ -20,27 +20,27 @@ from nbgen.engine.expert_weights import Apart, Mxfp4, Packed, Weights
 from nbgen.engine.linear import restore, swap
 from nbgen.engine.native_experts import NativeExperts
 
-#: What transformers does with experts' tensors, in order: it stacks them, those of gate and up beside each other.
+#: transformers' operations on experts' tensors, in order: it stacks them, and joins the stacks of gate and up.
 CHAINS = ([(MergeModulelist, 0)], [(MergeModulelist, 0), (Concatenate, 1)])
-#: Weights of all experts, and not of one layer.
+#: Weights of a whole mixture, not of one linear layer.
 MIXTURES = (Apart, Mxfp4)
-#: Experts that are tried, with so many rows; and how far from transformers' own a result may be, as a share of it.
+#: Experts and rows of a trial; and how far a result may be from transformers' own, as a share of it.
 TRIED, ROWS = 2, 4
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 class ExpertFiles:
-    """Where the weights of one model's experts lie."""
+    """The weights of one model's experts, behind their placeholders."""
 
     def __init__(self, *, written_out: bool) -> None:
-        """`written_out`: what is quantized becomes other numbers while it is read, of which only MXFP4's are known."""
+        """`written_out`: loading dequantizes weights, of which only MXFP4's can be kept here."""
         self._chains = () if written_out else CHAINS
-        #: By the address of what stands for them, which is kept so that nothing else gets it.
+        #: By the address of the placeholder, which is kept alive so that no other tensor gets its address.
         self._found: dict[int, tuple[torch.Tensor, Weights | Packed]] = {}
 
     @contextmanager
     def left_alone(self) -> Iterator[None]:
-        """What transformers loads meanwhile has tensors without numbers in place of experts', until they `settle`."""
+        """Give models that transformers loads meanwhile placeholders for experts' weights, until `settle`."""
         transform: Any = WeightConverter
         stock = transform.convert
 
@@ -63,9 +63,9 @@ class ExpertFiles:
 
     @torch.inference_mode()
     def settle(self, model: nn.Module, report: Report, *, in_float32: bool) -> None:
-        """Experts of our own over these weights, if they make what transformers' make; else transformers' tensors.
+        """Replace placeholders by our experts if these agree with transformers', else by transformers' tensors.
 
-        Weights of 16 bits may compute `in_float32`. `report` hears of weights done.
+        Weights of 16 bits may compute `in_float32`. `report` is told how many weights are done.
         """
         if not self._found:
             return
@@ -88,22 +88,22 @@ class ExpertFiles:
         self._found.clear()
 
     def stand_in(self, weights: Weights | Packed) -> torch.Tensor:
-        """A tensor for these whose numbers are none."""
+        """A placeholder for these weights: a tensor of NaN that takes no memory."""
         number = torch.full((1,), torch.nan, dtype=weights.dtype)
         self._found[number.data_ptr()] = number, weights
         return number.expand(weights.shape)
 
     def found(self, weight: torch.Tensor) -> Weights | Packed | None:
-        """What the tensor stands for, if it has no numbers."""
+        """The weights that a placeholder stands for; None for any other tensor."""
         found = self._found.get(weight.data_ptr()) if weight.device.type == "cpu" else None
         return None if found is None else found[1]
 
     def take(self, weight: torch.Tensor) -> Weights | Packed | None:
-        """The same, of a tensor that will stand for nothing any more."""
+        """The same, and the tensor is a placeholder no longer."""
         return self._found.pop(weight.data_ptr(), (weight, None))[1]
 
     def packed(self, weight: torch.Tensor) -> torch.Tensor | Packed:
-        """What is packed in place of a tensor that stands for it, or else the tensor."""
+        """The packed weight that a placeholder stands for, or else the tensor itself."""
         found = self.take(weight)
         return found if isinstance(found, Packed) else weight
 
@@ -122,7 +122,7 @@ class ExpertFiles:
         )
 
     def _agrees(self, parent: nn.Module, name: str, stock: Any) -> bool:
-        """Whether a layer's experts make what those of transformers make of the same weights."""
+        """Whether our experts' results agree with transformers' experts over the same weights."""
         names = native_experts.names(stock)
         stands = [getattr(stock, each) for each in names]
         both, downs = map(self.found, stands)
@@ -147,7 +147,7 @@ class ExpertFiles:
 
 
 class _Merge(MergeModulelist):
-    """Experts' tensors, as what stands for their stack."""
+    """Makes a placeholder for the stack of experts' tensors."""
 
     def __init__(self, files: ExpertFiles) -> None:
         super().__init__(0)
@@ -162,7 +162,7 @@ class _Merge(MergeModulelist):
 
 
 class _Join(Concatenate):
-    """What stands for the stacks of two weights, as what stands for both together."""
+    """Makes one placeholder for two joined stacks from their placeholders."""
 
     def __init__(self, files: ExpertFiles) -> None:
         super().__init__(1)
@@ -181,7 +181,7 @@ class _Join(Concatenate):
 
 
 class _Unwritten(Mxfp4Dequantize):
-    """Blocks and scales, as what stands for what transformers writes out."""
+    """Makes a placeholder for the weight that transformers would dequantize from blocks and scales."""
 
     def __init__(self, files: ExpertFiles, stock: Mxfp4Dequantize) -> None:
         super().__init__(stock.hf_quantizer)

@@ -1,4 +1,4 @@
-"""Which experts rows go to, as the C++ takes it, and room for what these make meanwhile. CPU only.
+"""Which experts rows go to, in the C++'s form, and buffers for the experts' intermediate results. CPU only.
 
 Knows nothing of models.
 """
@@ -11,13 +11,13 @@ from itertools import accumulate
 import torch
 
 NAMES = ("chosen", "shares", "places", "ends", "used")
-#: What experts make of rows, and what of that is theirs alone.
+#: The buffers of experts' intermediate results, and those of them that only experts use.
 MADE = ("gathered", "gates", "ups", "made")
 OWN = ("gathered", "made")
 
 
 def laid_out(rows: int, sizes: Mapping[str, int], dtype: torch.dtype) -> tuple[torch.Tensor, dict[str, int]]:
-    """Room for so many numbers a row by each name, and where each of them begins."""
+    """Memory for each name's number of values (`sizes`) a row, and the address where each name begins."""
     room = torch.empty(rows * sum(sizes.values()), dtype=dtype)
     starts = accumulate(sizes.values(), initial=0)
     step = rows * room.element_size()
@@ -34,9 +34,9 @@ class RoutesFields(ctypes.Structure):
 
 
 class RouteRoom:
-    """For `rows` that go to `each` of `count` experts: those that are `chosen` `[rows, each]`, with their `shares`.
+    """For `rows` that each go to `each` of `count` experts: the `chosen` ones `[rows, each]`, with their `shares`.
 
-    What experts make of rows has room `at` the names of `MADE`.
+    `at` has the addresses of the buffers named in `MADE`.
     """
 
     def __init__(self, rows: int, each: int, count: int, at: Mapping[str, int]) -> None:

@@ -1,6 +1,6 @@
-"""Weights of many experts that are no one tensor, and products of them. CPU only.
+"""Weights of many experts that are not one tensor, and linear layers over them. CPU only.
 
-Knows nothing of how they are read.
+Does not know how they are read.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -17,14 +17,14 @@ from nbgen.engine.native_scaled_linear import NativeScaledLinear, packed_blocks
 from nbgen.engine.packed_weight import PackedWeight
 from nbgen.engine.scaled_weight import ScaledWeight
 
-#: What stands in words for a weight, and has a layer of ours.
+#: Packed weights for which we have layers.
 Packed = CodedWeight | ScaledWeight | PackedWeight
-#: Of each expert: gate and up, or one of them, or down.
+#: For each expert: gate and up, or one of them, or down.
 Products = list[list[NativeProduct]]
 
 
 class Weights(Protocol):
-    """One of a family's weights, in place of a tensor `[experts, …]`."""
+    """One weight of all experts of a layer, in place of a tensor `[experts, …]`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,17 +35,17 @@ class Weights(Protocol):
         """Of that tensor."""
 
     def whole(self, count: int | None = None) -> torch.Tensor:
-        """That tensor, of all experts or of so many."""
+        """That tensor, of all experts or of the first `count`."""
 
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
-        """Of the experts of `module`, with rows of that type; None where there are none of our own.
+        """Our layers for the experts of `module`, for rows of `dtype`; None if we have none for them.
 
-        `two`: for gate and up.
+        `two`: the weight is gate and up.
         """
 
 
 class Apart(NamedTuple):
-    """Of each expert the weights that lie below each other in its weight `[out, in]`."""
+    """For each expert, the parts that stacked by rows make its weight `[out, in]`."""
 
     parts: list[list[torch.Tensor | Packed]]
 
@@ -74,7 +74,7 @@ class Apart(NamedTuple):
         return [[layer(weight, None) for weight in pieces] for pieces in weights]
 
     def _packed_products(self, dtype: torch.dtype, two: bool) -> Products | None:
-        """None where one of them has no layer of ours, or gate and up are packed together."""
+        """None if we have no layer for one of them, or if gate and up are packed together."""
         if any(len(pieces) != 1 + two for pieces in self.parts):
             return None
         made: list[list[Any]] = [[_layer(piece, dtype) for piece in pieces] for pieces in self.parts]
@@ -93,7 +93,7 @@ def _layer(piece: torch.Tensor | Packed, dtype: torch.dtype) -> nn.Module | None
 class Mxfp4(NamedTuple):
     """`blocks` `[experts, out, groups, 16]` and `scales` `[experts, out, groups]` of weights `[experts, in, out]`.
 
-    Where there are two to an output, gate and up lie by turns.
+    In a joint weight of gate and up, their rows alternate in `out`.
     """
 
     blocks: torch.Tensor
@@ -101,7 +101,7 @@ class Mxfp4(NamedTuple):
     dtype: torch.dtype
 
     def fits(self, weight: torch.Tensor) -> bool:
-        """Whether these are the numbers of such a weight."""
+        """Whether these make a weight of this shape."""
         return self.blocks.dim() == 4 and self.blocks.shape[:-1] == self.scales.shape and self.shape == weight.shape
 
     @property
@@ -126,7 +126,7 @@ class Mxfp4(NamedTuple):
         return made
 
     def _words(self, part: slice) -> torch.Tensor:
-        """All experts' in one tensor: a heap would have holes where each expert's copies were on the way."""
+        """The words of all experts in one tensor: temporary copies for each expert would fragment the heap."""
         blocks = self.blocks[:, part]
         words = torch.empty(*blocks.shape[:2], blocks.shape[2] * 8, dtype=torch.int16)
         for index, own in enumerate(blocks):

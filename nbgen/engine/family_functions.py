@@ -1,4 +1,4 @@
-"""Functions of a family's module in transformers, in place of which code of our own may run.
+"""Replaces functions in transformers' module of a model family by our own code.
 
 Does not know what they compute.
 """
@@ -15,9 +15,9 @@ Function = Callable[..., Any]
 
 
 def replace(model: nn.Module, instead: Mapping[str, Callable[[Function], Function]]) -> list[Swap]:
-    """Put what is made `instead` of a function of this name in its place; where each stood, for `linear.restore`.
+    """Replace functions by what `instead` makes from them, by name; returns the originals, for `linear.restore`.
 
-    Nothing is done for a model that is elsewhere than on a CPU.
+    Does nothing for a model that is not on a CPU.
     """
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return []

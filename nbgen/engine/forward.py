@@ -1,6 +1,6 @@
-"""What a runner asks of whatever computes its steps: transformers' forward, or code of our own in place of it.
+"""The interface of what computes a runner's steps: transformers' forward, or our own code in place of it.
 
-Knows none of them.
+Knows no implementation.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ class Forward(Protocol):
 
     @property
     def layers_in(self) -> str:
-        """Whose code the layers are (`ModelInfo`)."""
+        """Whose code computes the layers (`ModelInfo`)."""
 
     def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether it can compute this step of `items`."""
 
     def selects(self, items: Sequence[ScheduledSequence]) -> bool:
-        """Whether its layer that makes scores sees the rows alone that scores are wanted of."""
+        """Whether its output layer gets only the rows whose scores are wanted."""
 
     def scores(
         self,
@@ -37,11 +37,11 @@ class Forward(Protocol):
         positions: list[int],
         rows: list[int],
     ) -> torch.Tensor:
-        """`[rows, vocab]` of the packed tokens `ids` `[T]` of a step that `suits`."""
+        """Scores `[rows, vocab]` of these rows of the packed tokens `ids` `[T]`, in a step that `suits`."""
 
 
 class Decoded(NamedTuple):
-    """`scores` `[rows, vocab]` of the next tokens, and the tokens `[rows]` of the greatest where a graph finds them."""
+    """`scores` `[rows, vocab]` of the next tokens, and the most likely tokens `[rows]` if a graph has found them."""
 
     scores: torch.Tensor
     best: torch.Tensor | None = None
@@ -51,20 +51,20 @@ class Decoded(NamedTuple):
 
 
 class Replay(Protocol):
-    """Computes decodes that run like others before, for which no step is made anew."""
+    """Computes decodes like earlier ones without building a new step."""
 
     def decode(self, rows: Sequence[DecodeRow], newest: SampledTokens | None = None) -> Decoded | None:
-        """Of the next tokens; None where it cannot.
+        """Scores of the next tokens; None if it cannot compute these rows.
 
-        Negative tokens are awaited ones, which `newest` has (`Sequence.next_ids`).
+        A negative token is not known to the host yet: `newest` has it on the device (`Sequence.next_ids`).
         """
 
 
 def is_ids_only(items: Sequence[ScheduledSequence]) -> bool:
-    """Whether a step computes ids alone, and nobody looks into its layers."""
+    """Whether a step's input is token ids only, and no request asks for routed experts."""
     return not any(map(prompt_embeds.begins, items)) and is_text_only(items)
 
 
 def is_text_only(items: Sequence[ScheduledSequence]) -> bool:
-    """The same of a step whose prompts may be given as embeddings."""
+    """The same for a step whose prompts may also be input embeddings."""
     return not any(map(media_encoder.begins, items)) and not any(map(asks, items))

@@ -1,6 +1,6 @@
-"""A layer's projections on their way through its attention on a GPU: turned, stored, and attended over the cache.
+"""From a layer's projections through its attention on a GPU: rotate, store keys and values, attend over the cache.
 
-Decodes alone take one kernel for all of that. Knows no weights. Needs triton: import it where there is a GPU.
+A step of decodes alone takes one kernel for all of that. Knows no weights. Needs triton: import it only with a GPU.
 """
 
 from typing import NamedTuple
@@ -17,12 +17,12 @@ from nbgen.engine.fused_rows import Norm
 from nbgen.engine.kernel_overlap import overlap
 from nbgen.engine.rotary_table import Rotary
 
-#: Numbers of a tile of queries that few warps can hold.
+#: Numbers of a query tile up to which two warps are enough.
 SMALL = 2048
 
 
 class Heads(NamedTuple):
-    """The heads of layer `number`; `norms` are of queries and keys."""
+    """The heads of layer `number`; `norms` are those of queries and keys."""
 
     number: int
     norms: tuple[Norm, Norm] | None
@@ -34,12 +34,12 @@ class Heads(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Query heads to a key head."""
+        """Query heads for each key head."""
         return self.count // self.kv_count
 
 
 def attend(projected: torch.Tensor, heads: Heads, step: Step, rotary: Rotary) -> torch.Tensor:
-    """`[T, heads, dim]` of `projected` `[T, (heads + 2 * kv_heads) * dim]`, which is written; the cache takes it up."""
+    """`[T, heads, dim]` from `projected` `[T, (heads + 2 * kv_heads) * dim]`, which may change; writes to the cache."""
     queries = projected[:, : heads.count * heads.dim].view(-1, heads.count, heads.dim)
     pair = step.cache.layer(heads.number)
     assert pair is not None, "the step suits"
@@ -52,7 +52,7 @@ def attend(projected: torch.Tensor, heads: Heads, step: Step, rotary: Rotary) ->
 
 
 def _turn_and_store(projected: torch.Tensor, cached: Layer, heads: Heads, step: Step, rotary: Rotary) -> None:
-    """Turn the queries in `projected` where they are, and put the keys and values into the cache."""
+    """Rotate the queries in `projected` in place, and write rotated keys and values to the cache."""
     turn_and_store[len(projected), heads.kv_count](
         projected, *cached, rotary.cosines, rotary.sines, rotary.positions, step.slots, *_norms(heads, rotary),
         *cached.keys.stride()[:2], *cached.values.stride()[:2],
@@ -95,7 +95,7 @@ def _attend_newest(
 
 
 def tiling_of(queries: torch.Tensor, cached: Layer, splits: int) -> Tiling:
-    """What was fastest on an H200: where keys are split most, each program has one tile of them."""
+    """The fastest on an H200: with the most splits each program has one tile of keys, so it needs one stage."""
     shape = tiling(queries, cached, decodes=True)
     if queries.dtype == torch.float32 or shape.rows * width(queries.shape[-1]) > SMALL:
         return shape
@@ -103,7 +103,7 @@ def tiling_of(queries: torch.Tensor, cached: Layer, splits: int) -> Tiling:
 
 
 def _norms(heads: Heads, rotary: Rotary) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Weights of queries and keys, and the epsilon; without norms, numbers that nobody reads."""
+    """The norms' weights for queries and keys, and their epsilon; without norms, values that no kernel reads."""
     if heads.norms is None:
         return rotary.cosines, rotary.cosines, 0.0
     return heads.norms[0].weight, heads.norms[1].weight, heads.norms[0].epsilon

@@ -1,7 +1,7 @@
 """A model from ids to scores on a GPU, in a fraction of the kernels that transformers' forward launches.
 
-It knows the models whose code is Llama's (`llama_like`). Weights that read the same rows are joined, and the model's
-own layers go on as views of them, for what is not served here. Needs triton: import it where there is a GPU.
+Serves models whose code is Llama's (`llama_like`). Weights with the same input are joined; the model's own layers get
+views of them, for steps that are not served here. Needs triton: import it only where there is a GPU.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.shared_linear import joined
 from nbgen.engine.upload import upload
 
-#: Positions that cosines and sines are made for at first, and in one go.
+#: Positions for which cosines and sines are made at first, and at most at once.
 FIRST, PART = 1024, 65_536
 
 
@@ -39,7 +39,7 @@ class FusedLayer(NamedTuple):
 
 
 class FusedModel:
-    """Raises ValueError where the model does more than is known here; then it is left as it was."""
+    """Raises ValueError, leaving the model unchanged, if it does more than is known here."""
 
     layers_in = "Triton"
 
@@ -55,19 +55,19 @@ class FusedModel:
         self._layers = [_fused(layer) for layer in decoder.layers]
 
     def reach(self, positions: int) -> None:
-        """Take sequences of so many tokens. Graphs that were captured before would go on with what there was."""
+        """Allow sequences of `positions` tokens. Call it before capturing graphs: they keep the tables of that time."""
         if positions > (known := len(self._cosines)):
             self._cosines, self._sines = _rotary(self._model, max(positions, 2 * known))
 
     def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
-        """Whether the step is of ids without adapters, and its cache of the model's own kind of numbers."""
+        """Whether the step is of ids without adapters, and its cache has the model's own dtype."""
         if not is_ids_only(items) or concerns(items):
             return False
         pairs = (step.cache.layer(layer.heads.number) for layer in self._layers)
         return all(pair and pair[0].dtype == self._embeddings.dtype for pair in pairs)
 
     def selects(self, _: Sequence[ScheduledSequence]) -> bool:
-        """It makes no others' scores."""
+        """True: it computes the scores of wanted rows only."""
         return True
 
     def scores(
@@ -85,14 +85,14 @@ class FusedModel:
             return self.decode(step, ids, places)
         many = ManyRows(nn.functional.embedding(ids, self._embeddings))
         self._walk(many, step, places)
-        if not rows:  # of a piece that more of its prompt follows
+        if not rows:  # a chunk of a prompt that is not its last
             return self._embeddings.new_empty(0, len(self._head.weight))
         if rows != list(range(len(ids))):
             many.pick(upload(rows, ids.device, torch.long))
         return self._model.lm_head(many.normed(self._norm))
 
     def decode(self, step: Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """`[B, vocab]` of one token each, `ids` and `positions` `[B]`, without a number from the host."""
+        """Scores `[B, vocab]` of one token each, `ids` and `positions` `[B]`, without reading host memory."""
         hidden = nn.functional.embedding(ids, self._embeddings)
         rows = OneRow(hidden) if len(ids) == 1 else ManyRows(hidden)
         self._walk(rows, step, positions)
@@ -117,7 +117,7 @@ def _check_types(model: Any) -> None:
 
 
 def _rotary(model: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of the first positions, by the model's own module: the same for both halves of a head."""
+    """Cosines and sines of the first `count` positions, by the model's own module; equal for both halves of a head."""
     decoder, positions = model.get_decoder(), torch.arange(count, device=model.device)
     parts = [rotary_of(decoder.rotary_emb, decoder.embed_tokens.weight[:0], part) for part in positions.split(PART)]
     halves = [torch.cat(table).chunk(2, dim=-1) for table in zip(*parts, strict=True)]
@@ -153,11 +153,11 @@ def _fused(layer: Any) -> FusedLayer:
 
 @torch.no_grad()
 def _join(linears: list[nn.Linear]) -> Product:
-    """One weight for all of them, of which each goes on with its part."""
+    """One weight for all of them, of which each layer's weight becomes a view."""
     together = joined(linears)
     parts = together.weight.split([linear.out_features for linear in linears])
     for linear, weight in zip(linears, parts, strict=True):
         linear.weight = nn.Parameter(weight, requires_grad=False)
     if together.weight.device.type == "cuda":
-        torch.cuda.empty_cache()  # where the parts were, nothing as large as the next layer's whole would fit
+        torch.cuda.empty_cache()  # the next layer's joined weight would not fit into the parts' freed memory
     return Product(together.weight, together.bias)

@@ -1,6 +1,6 @@
-"""RMS norms as one kernel of torch's, where transformers' code is six: for models that `fused_model` does not know.
+"""RMS norms as one of torch's kernels instead of transformers' six: for models that `fused_model` does not serve.
 
-A norm is one whose code is Llama's, in whatever family. Knows nothing else of models.
+It recognizes norms whose code is Llama's, in whatever family. Knows nothing else of models.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FusedNorm(nn.Module):
-    """What stands where transformers' norm stood, over the same weight (Zhang & Sennrich 2019)."""
+    """Replaces transformers' norm, over the same weight (Zhang & Sennrich 2019)."""
 
     def __init__(self, norm: Any) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The rows of a step on their way through a decoder's layers on a GPU: in few kernels, each reading weights once.
+"""Takes a step's rows through a decoder's layers on a GPU, in few kernels that read each weight once.
 
-`ManyRows` leaves products to the GPU's own library, and everything between them is one kernel. `OneRow` is bound by
-memory alone: norms, gates and sums go into the kernels of the products. Needs triton: import it where there is a GPU.
+`ManyRows` leaves products to the GPU's own library, and does all between two products in one kernel. `OneRow` is bound
+by memory alone: norms, gates and sums are part of the products' kernels. Needs triton: import it only with a GPU.
 """
 
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from torch import nn
 from nbgen.engine.decoder_kernels import add_and_norm, gate, multiply_one_row
 from nbgen.engine.kernel_overlap import overlap
 
-#: Numbers of one part that a program works on.
+#: Numbers that one program gates.
 GATED = 1024
-#: Outputs, or inputs, of a product.
+#: Outputs, or inputs, up to which a product counts as small.
 FEW = 1024
 
 
@@ -27,30 +27,30 @@ class Product(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """An RMS norm's weight, and what keeps it from dividing by zero."""
+    """An RMS norm's weight, and the epsilon that keeps it from dividing by zero."""
 
     weight: torch.Tensor
     epsilon: float
 
     @classmethod
     def of(cls, module: Any) -> "Norm":
-        """Of transformers' module."""
+        """The norm of transformers' module."""
         return cls(module.weight, module.variance_epsilon)
 
 
 class ManyRows:
-    """Rows `[T, hidden]`; what a layer adds to them is added with the next norm. They are taken over, and written."""
+    """Rows `[T, hidden]`, changed in place; a layer's result is added together with the next norm."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self._hidden = hidden
         self._added: torch.Tensor | None = None
 
     def product(self, norm: Norm, linear: Product) -> torch.Tensor:
-        """`[T, outputs]` of the normed rows."""
+        """The product `[T, outputs]` of the normed rows."""
         return nn.functional.linear(self.normed(norm), *linear)
 
     def gated(self, norm: Norm, linear: Product) -> torch.Tensor:
-        """`silu(g) * u` `[T, outputs / 2]` of the normed rows' products, g before u."""
+        """`silu(g) * u` `[T, outputs / 2]`; the normed rows' product has g before u."""
         projected = self.product(norm, linear)
         rows, size = len(projected), projected.shape[1] // 2
         output = projected.new_empty(rows, size)
@@ -60,7 +60,7 @@ class ManyRows:
         return output
 
     def add(self, input: torch.Tensor, linear: Product) -> None:
-        """Add the product of `input` `[T, inputs]`."""
+        """Add the product of `input` `[T, inputs]` to the rows."""
         self._added = nn.functional.linear(input, *linear)
 
     def normed(self, norm: Norm) -> torch.Tensor:
@@ -76,13 +76,13 @@ class ManyRows:
         return output
 
     def pick(self, rows: torch.Tensor) -> None:
-        """Go on with these rows alone."""
+        """Keep only these rows."""
         self._hidden = self._hidden[rows]
         self._added = None if self._added is None else self._added[rows]
 
 
 class OneRow:
-    """One row `[1, hidden]`, the same."""
+    """The same for one row `[1, hidden]`."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self._hidden = hidden
@@ -105,7 +105,7 @@ def one_row(
     *,
     gated: bool = False,
 ) -> torch.Tensor:
-    """`[1, outputs]` of `input` `[1, inputs]`, normed before by `norm`, gated, or `added` to."""
+    """The product `[1, outputs]` of `input` `[1, inputs]`, which `norm` norms first; then gated, or plus `added`."""
     outputs, inputs = linear.weight.shape
     outputs = outputs // 2 if gated else outputs
     output = input.new_empty(1, outputs)
@@ -120,9 +120,9 @@ def one_row(
 
 
 def part(outputs: int, inputs: int, *, normed: bool) -> tuple[int, int, int]:
-    """Outputs and inputs of a program's part of the weight, and its warps: what was fastest on an H200.
+    """Outputs and inputs of a program's part of the weight, and its warps: the fastest on an H200.
 
-    Products of few outputs need small parts, to have some for every multiprocessor.
+    Products with few outputs need small parts, so that every multiprocessor has some.
     """
     if not normed:
         rows, columns, warps = (8, 2048, 8) if outputs > 2 * FEW else (2, 2048, 8 if outputs <= FEW else 4)
