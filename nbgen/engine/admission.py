@@ -198,7 +198,7 @@ class Admission:
 
     @cached_property
     def turn_ends(self) -> frozenset[int]:
-        """The special token with which the template ends an answer, if any: the model's settings may not name it."""
+        """The special token with which the template ends an answer, if any, even if the model's settings lack it."""
         found = self._tokenizer.special_at((self._template or self._tokenizer).turn_end)
         answers, text = self._answers, self._tokenizer.token_text
         return frozenset(token for token in found if answers is None or not answers.mentions(text(token)))

@@ -99,7 +99,7 @@ class AnswerFormat:
         parallel: bool = True,
         begins: CallBegins = NO_BEGINS,
     ) -> AnswerParser:
-        """A parser for the answer to `prompt`; `thoughts`: read them as parts; `parallel`: all calls, not the first."""
+        """A parser for the answer to `prompt`; `thoughts`: read them as parts; `parallel`: not only the first call."""
         return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel, begins=begins)
 
     def mentions(self, token: str) -> bool:

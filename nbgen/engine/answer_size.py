@@ -57,7 +57,7 @@ def _share(most: int, batch: int) -> str:
 def check_tensors(
     options: TensorOptions | None, model: ModelInfo, length: int, budget: int, samples: int, batch: int
 ) -> None:
-    """Raise InvalidRequest for tensors that the model does not have, or for too many numbers.
+    """Raise InvalidRequest for tensors that the model does not provide, or for too many numbers.
 
     `length` is the prompt's, `budget` the most tokens of each answer, `batch` the number of the call's requests.
     """

@@ -124,7 +124,7 @@ def _with_sinks(total, highest, weighted, sinks):
 
 @triton.jit
 def decode_tiles(tiles, lengths):
-    """Program (row): the tile `[4]` of one decode, whose position follows from its sequence's length in `lengths`."""
+    """Program (row): the tile `[4]` of one decode; `lengths` `[rows]` of the sequences give its position."""
     row, field = tl.program_id(0), tl.arange(0, 4)
     position = tl.load(lengths + row).to(tl.int32) - 1
     tl.store(tiles + row * 4 + field, tl.where(field == 1, 1, tl.where(field == 2, position, row)))

@@ -27,7 +27,7 @@ STILL = (
 )
 #: Attention with rotary positions only in layers with a window, if the model has such layers.
 OF_WINDOWS = ("exaone4.Exaone4Attention", "exaone_moe.ExaoneMoeAttention")
-#: The same, and other layers never have rotary positions.
+#: The same, but without any rotary positions if the model has no such layers.
 OF_WINDOWS_ALONE = ("cohere2.Cohere2Attention",)
 #: Attention that scales queries by a factor that depends on their position.
 STRETCHED = ("ministral3.Ministral3Attention",)
@@ -144,8 +144,8 @@ class AttentionParts(NamedTuple):
     That layer is this one, or an earlier one: then this one makes no keys and values. `group` heads share a key head.
     `softcap` limits scores unless it is 0; `sinks` are additional scores. `turns`: heads are rotated by position;
     `rounds`: the rotation rounds between its steps; `way`: what it combines (HALVES …). `opened`: the projection has a
-    gate behind each query head. `joined`: heads whose queries stand together in the joint projection, keys and values
-    behind them (`values_first`: values before keys); 0: not joint. `turned_first`: heads are rotated, then normed.
+    gate behind each query head. `joined`: how many heads' queries stand together in a joint projection, before their
+    keys and values (`values_first`: values, keys); 0: not joint. `turned_first`: heads are rotated, then normed.
     `clip` limits queries, keys and values unless it is 0. `stretch` scales queries by position; `latent`: see there.
     """
 

@@ -184,7 +184,7 @@ class StopStrings:
         return min(found, key=(lambda _: 0) if self._in_order else text.find, default=None)
 
     def _cut(self, stop: str) -> str:
-        """The text up to `stop`, or including it; all of the text if a regex matched."""
+        """The text up to `stop`, or including it; all of it if a regex matched text other than its pattern."""
         start = self._held.find(stop)
         if start < 0:
             return self._take(len(self._held))

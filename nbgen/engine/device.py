@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def named(name: str) -> torch.device:
-    """The device; "auto" is a GPU if torch can compute on one. Raises ModelError for no such device, here or at all."""
+    """The device; "auto" is a GPU if torch can compute on one. Raises ModelError for an unknown name or absent GPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() and _computes() else "cpu")
     try:

@@ -1,7 +1,7 @@
 """Draws random tokens in one Triton kernel, for which `draws` needs many of torch's, including a sort.
 
 The most likely token is found before. A program draws for one row, as in `cpp/draws.h`: if the race's winner is not
-kept by the filters, it and all less likely tokens drop out, and the rest race again. Needs triton: import it on a GPU.
+kept by the filters, it and all less likely tokens drop out, and the rest race again. Needs triton, and so a GPU.
 """
 
 import numpy as np

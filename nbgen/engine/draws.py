@@ -46,7 +46,7 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 def temperature(sequence: Sequence) -> float:
     """The sequence's temperature, at most HOTTEST: float32 scores can be divided by it, and more has the same effect.
 
-    None is too low for float32: sequences with such temperatures are greedy.
+    It is never too low for that: sequences with such temperatures are greedy.
     """
     given = sequence.params.temperature
     return min(1.0 if given is None else given, HOTTEST)

@@ -54,7 +54,7 @@ class Reading(NamedTuple):
 
 
 class Module(NamedTuple):
-    """One of sentence-transformers': its kind, and the folder of its files in the model's."""
+    """A module of sentence-transformers: its kind, and its subfolder of the model's folder."""
 
     kind: str
     place: str

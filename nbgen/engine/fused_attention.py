@@ -52,7 +52,7 @@ def attend(projected: torch.Tensor, heads: Heads, step: Step, rotary: Rotary) ->
 
 
 def _turn_and_store(projected: torch.Tensor, cached: Layer, heads: Heads, step: Step, rotary: Rotary) -> None:
-    """Rotate the queries in `projected` in place, and write rotated keys and values to the cache."""
+    """Rotate the queries in `projected` in place, and write the rotated keys and the values to the cache."""
     turn_and_store[len(projected), heads.kv_count](
         projected, *cached, rotary.cosines, rotary.sines, rotary.positions, step.slots, *_norms(heads, rotary),
         *cached.keys.stride()[:2], *cached.values.stride()[:2],

@@ -39,7 +39,7 @@ class FusedLayer(NamedTuple):
 
 
 class FusedModel:
-    """Raises ValueError, leaving the model unchanged, if it does more than is known here."""
+    """Raises ValueError if the model does more than is known here, and then leaves it unchanged."""
 
     layers_in = "Triton"
 
