@@ -72,7 +72,7 @@ class Matcher(Protocol):
         """Take a token; returns whether it completes the answer. Raises GrammarError if the grammar forbids it."""
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens may come one after another, each followed by something. Does not take them."""
+        """How many of these tokens may come one after another without ending the answer. Does not take them."""
 
     def fill(self, bitmask: Any, row: int, ahead: Sequence[int] = ()) -> None:
         """Set row `row` of an int32 tensor `[rows, ceil(vocab / 32)]` to the tokens that may come next.

@@ -114,7 +114,7 @@ class LLGuidanceMatcher:
 
     def fill(self, bitmask: torch.Tensor, row: int, ahead: Sequence[int] = ()) -> None:
         matcher = self._matcher
-        if ahead:  # in a copy: an error of its own limits cannot be undone
+        if ahead:  # in a copy: a matcher over its own limits cannot go back
             matcher = matcher.deep_copy()
             matcher.consume_tokens(list(ahead))
         llguidance.numpy.fill_next_token_bitmask(matcher, bitmask.numpy(), row)

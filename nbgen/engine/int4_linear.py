@@ -15,7 +15,7 @@ GROUP = 32
 FEW = 80
 #: Weights unpacked at a time.
 AT_ONCE = 2**22
-#: Weights rounded at a time: few enough that intermediate results stay in the processor's cache.
+#: Weights rounded at a time: few, so that intermediate results stay near the processor, in memory that is reused.
 ROUNDED_AT_ONCE = 2**20
 #: How many outputs torch's kernel keeps side by side: with AVX-512, with AVX2.
 BLOCKS = (64, 32)

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def put_off(name: str, *, alone: Set[str] = frozenset(), **given: Any) -> None:
-    """Import `name` only when a name other than `given` is read from it, or a submodule that is not in `alone` is.
+    """Import `name` only when a name not in `given` is read from it, or a submodule not in `alone` is imported.
 
     Does nothing where it has been imported already, or is not installed.
     """

@@ -72,7 +72,7 @@ def _may_use_a_gpu(config: EngineConfig) -> bool:
 
 
 def import_leanly(name: str) -> None:
-    """Import a module that imports transformers leanly; as usual if that fails, or transformers is imported already."""
+    """Import leanly a module that imports transformers; as usual if that fails, or transformers is imported already."""
     with _one_at_a_time:
         if "transformers" in sys.modules:
             import_module(name)

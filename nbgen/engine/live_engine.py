@@ -45,14 +45,14 @@ class LiveLoop(Loop):
             with self._model.weights.reading(STATUS_SECONDS) as may:
                 if may:
                     self._rebuild()
-            self._send_status()  # many may come while it is trained
+            self._send_status()  # many items may come while the model is trained
 
     def _change_memory(self, item: ReleaseMemory | ResumeMemory) -> None:
         """Queue the command until training allows it: taking memory runs a probe, for which weights must not change."""
         self._asked.append(item)
-        self._unfit &= not isinstance(item, ReleaseMemory)  # what a client releases no request takes again
+        self._unfit &= not isinstance(item, ReleaseMemory)  # no request takes back what a client has released
         self._catch_up()
-        self._send_status()  # many may come while it is trained
+        self._send_status()  # many items may come while the model is trained
 
     def _let_go(self) -> None:
         super()._let_go()
@@ -130,7 +130,7 @@ class LiveEngine:
         model.watch()
 
     def close(self) -> None:
-        """Take no more connections, and return once the last has ended and its memory is back. Also more than once."""
+        """Take no more connections, and return once the last has ended and its memory is back. May be called again."""
         self._model.unwatch()
         self._closing = True
         with contextlib.suppress(OSError):  # another call has closed it, and may have been interrupted since

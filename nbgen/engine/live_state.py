@@ -117,7 +117,7 @@ class Settings:
                 list(map(len, self._modules)) != self._lengths
                 or [read(attributes) for read, attributes in self._readers] != self._seen
             )
-        except (KeyError, RuntimeError, TypeError, ValueError):  # one is gone, or a tensor is another
+        except (KeyError, RuntimeError, TypeError, ValueError):  # an attribute is gone, or a tensor has changed
             return True
 
     def follow(self) -> bool:

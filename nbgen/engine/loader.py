@@ -263,7 +263,7 @@ def _model(
 def _settle_on_cpu(
     model: "PreTrainedModel", experts: ExpertFiles, config: EngineConfig, report: checkpoint.Report
 ) -> None:
-    """Put in our own layers: those that loading left out, and all whose type the processor only emulates."""
+    """Put in our own layers: for weights that loading left out, and for a dtype that the processor only emulates."""
     emulated = config.dtype == "auto" and not _computes_in(model.dtype, torch.device("cpu"))
     computed = torch.float32 if emulated else model.dtype
     packed_files.replace(model, experts, computed, report)

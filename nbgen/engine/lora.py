@@ -223,7 +223,7 @@ def linear_shapes(model: "PreTrainedModel") -> dict[str, tuple[int, int]]:
 
 
 def widths(module: nn.Module) -> tuple[int, int] | None:
-    """Of a linear layer's input and output; None for any other module."""
+    """The widths of a linear layer's input and output; None for any other module."""
     if isinstance(module, Conv1D):
         return module.nx, module.nf
     inputs, outputs = getattr(module, "in_features", None), getattr(module, "out_features", None)

@@ -95,7 +95,7 @@ def _whole_pages(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _mapped_from_weights() -> Callable[[int, int], bool]:
-    """Tells whether the memory between two addresses is mapped from a file of weights, by the mappings of now.
+    """Tells whether the memory between two addresses is mapped from a file of weights, by the present mappings.
 
     A file is recognised by its content: a hub's cache keeps files under names that say nothing.
     """

@@ -76,7 +76,7 @@ ROUTERS = {
 }
 #: Attributes of routers that hold a linear layer.
 LINEAR = ("proj", "wg")
-#: Raising a sum to at least this, or to less, is as good as adding it.
+#: A lower limit of the sum up to this is as good as adding it to the sum.
 MOST_ADDED = 1e-6
 #: By a router's `topk_method`: how many of a group's best experts make the group's score; 0 where there are no groups.
 BEST = {None: 2, "greedy": 0, "group_limited_greedy": 1}

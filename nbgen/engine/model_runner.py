@@ -154,12 +154,12 @@ class ModelRunner:
         """Nothing to do: the scheduler itself takes back what the sequence holds."""
 
     def accept(self, guesses: list[Guess]) -> None:
-        """Keep what guesses that came true computed. Nothing to do: their keys and values are in the cache."""
+        """Keep the results of guesses that came true. Nothing to do: their keys and values are in the cache."""
 
     def capture(self, max_running: int, context_length: int) -> None:
         """Let decodes of up to `max_running` sequences run as CUDA graphs over the present cache.
 
-        A model that the host switches by sequence length, or that keeps states beside the cache, runs without graphs.
+        A model with other rotary frequencies beyond some length, or with states beside the cache, runs without graphs.
         """
         if self.attention.graphs and self.long_after is None and self.tier == "A":
             blocks = min(-(-context_length // self.cache.block_size), self.cache.num_blocks)

@@ -31,7 +31,7 @@ class NativeHalfLinear(NativeProduct):
         """`weight` is `[out, in]`, of `HALVES`, and of a shape whose product in float32 this machine `suits`."""
         super().__init__(as_float32(weight), None if bias is None else bias.detach().float())
         self.halves = weight.detach()
-        #: Whether code has asked for `weight`, which there is not in the type that the layer computes in.
+        #: Whether code has asked for `weight`, which does not exist in the type that the layer computes in.
         self.was_looked_at = False
 
     @property
@@ -71,5 +71,5 @@ def scale_of(embedding: Any, dtype: torch.dtype) -> float | None:
 
 
 def as_float32(weight: torch.Tensor) -> torch.Tensor:
-    """A float32 tensor of the same shape that holds no numbers."""
+    """A float32 tensor of the same shape without numbers (on the meta device)."""
     return torch.empty(weight.shape, dtype=torch.float32, device="meta")

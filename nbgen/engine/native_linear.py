@@ -52,7 +52,7 @@ class NativeProduct(nn.Module):
         self.bias = bias
         #: The input that each weight of a row multiplies, if the weights are not in the order of inputs.
         self.order: torch.Tensor | None = None
-        #: The logarithm of how many inputs have something in common, where their kind does not tell.
+        #: The base-2 logarithm of how many groups of inputs share a factor, where the kind of weight does not tell.
         self.shift = 0
         self._dtype, self._multiply = weight.dtype, multiply
 

@@ -68,7 +68,7 @@ class NativeModel:
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers.
 
-        Embeddings that a prompt is given as replace the model's own.
+        Where a prompt is given as embeddings, these replace the model's own.
         """
         ids = self._parts.media.padded(ids)
         outer = self._outer(ids, None if rows == list(range(len(ids))) else rows)

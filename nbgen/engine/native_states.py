@@ -75,7 +75,7 @@ class NativeStates:
 
 
 def sequences_of(step: Step) -> "ctypes.Array[SequenceFields]":
-    """A step's sequences in the order of their rows, with their guesses after each; `begins` if nothing is computed."""
+    """A step's sequences in the order of their rows, each with its guesses; those with nothing computed begin."""
     made: list[SequenceFields] = []
     guesses = 0
     for span in (*step.decodes, *step.prefills):
