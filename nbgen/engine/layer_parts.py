@@ -118,7 +118,7 @@ FEEDS = {
 }
 #: Name of a product: the gate of a shared expert, which has a single output.
 BESIDE = "beside"
-#: … the products before and after a layer's own input for each token.
+#: … the two products for a layer's own input for each token: its gate, and its output.
 GIVEN = ("given_gate", "given_output")
 #: … and the router, which chooses a row's experts, where that is a linear layer of its own.
 ROUTER = "router"
@@ -190,7 +190,7 @@ class LayerParts(NamedTuple):
 def products(layer: Any) -> dict[str, Product]:
     """A layer's products by name: attention's or a recurrence's; gate, up and down, or gate and down; not the experts.
 
-    A layer with an input of its own for each token has products before and after it (`GIVEN`). The result of gate, up
+    A layer with an input of its own for each token has a gate and an output for it (`GIVEN`). The result of gate, up
     and down beside experts may be scaled by the sigmoid of a single output (`BESIDE`). The router is a product, too,
     where it is a linear layer of its own (`ROUTER`).
     """

@@ -68,7 +68,7 @@ def linears(layer: Any) -> list[Any]:
 
 
 def window(module: nn.Module) -> Window:
-    """The window that the layer's attention had when it ran. Raises ValueError where it did not run as others do."""
+    """The window that was found when the layer's attention last ran. Raises ValueError where it has not run here."""
     if (seen := seen_window(module)) is None:
         raise ValueError("its attention is not like that of other models")
     return seen
