@@ -1,4 +1,4 @@
-"""Media that come as tensors: what a model's processor made of them, or their places in the prompt already embedded."""
+"""Media that come as tensors: the output of a model's processor, or the embeddings of their placeholders."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from nbgen.tensor_spec import ELEMENT_BYTES
 def prompt(
     request: GenerateRequest, encode: Callable[[str], list[int]], placeholders: Mapping[int, str]
 ) -> MediaPrompt:
-    """The prompt, whose placeholders are expanded already; `encode` makes ids of text. Raises InvalidRequest."""
+    """The prompt, in which the client has expanded placeholders; `encode` makes ids of text. Raises InvalidRequest."""
     media = request.media
     _check(request)
     inputs: dict[str, torch.Tensor] = {}

@@ -1,6 +1,6 @@
-"""What a constrained answer must match, and what a back end has to offer to make it so.
+"""What a constrained answer must match, and the interface of the back ends that enforce it.
 
-A back end compiles in a process of its own (`grammar_worker`) and loads what came out in the engine. Plain Python.
+A back end compiles in a process of its own (`grammar_worker`) and loads the result in the engine. Plain Python.
 """
 
 import re
@@ -13,11 +13,11 @@ from nbgen.sampling_params import SPACED
 #: How a refusal names what could not be compiled, by sampling option.
 LABELS = {"json_schema": "json", "regex": "regex", "ebnf": "ebnf", "structural_tag": "structural_tag"}
 
-#: White space between two JSON tokens, in characters: a model that loves spaces must get on.
+#: The most characters of white space between two JSON tokens, so that a model cannot write spaces for ever.
 MAX_WHITESPACE = 8
 
 
-#: Characters of a library's words that a refusal repeats.
+#: The most characters of a library's error message that a refusal repeats.
 MAX_WORDS = 300
 
 
@@ -29,9 +29,9 @@ class Grammar(NamedTuple):
 
 
 class GrammarError(Exception):
-    """The grammar cannot be compiled; the words are for whoever wrote it.
+    """The grammar cannot be compiled; the message is for whoever wrote it.
 
-    `field` is of their request, where the fault is in another than the option that asks for the grammar.
+    `field` is the request's field with the fault, where that is not the option that asks for the grammar.
     """
 
     def __init__(self, words: str, field: str | None = None) -> None:
@@ -40,45 +40,45 @@ class GrammarError(Exception):
 
     @classmethod
     def of_library(cls, error: object) -> Self:
-        """A back end's own words without its source paths: they say where in the grammar the fault lies."""
+        """A back end's own message without its source paths: it says where in the grammar the fault lies."""
         lines = [re.sub(r"^(\[[\d:]+\] )?\S*\.\w+:\d+: ", "", line).strip() for line in str(error).splitlines()]
         words = re.sub(r"^Check failed: \(.*?\) is false: ", "", next(filter(None, lines), "it is not valid"))
         return cls(words[:MAX_WORDS])
 
 
 def refusal(kind: str, error: object) -> InvalidRequest:
-    """What whoever sent a grammar of this kind is told of why it cannot be compiled."""
+    """The error for whoever sent a grammar of this kind that cannot be compiled."""
     if isinstance(error, GrammarError) and error.field is not None:
         return InvalidRequest(str(error), field=error.field)
     return InvalidRequest(f"Failed to compile {LABELS[kind]} grammar: {error}", field=kind)
 
 
 def spaced(schema: Any) -> bool:
-    """Whether a schema's JSON is to be as Python writes it; else white space may stand wherever the model puts some."""
+    """Whether a schema asks for JSON spaced as Python writes it; else the model may put white space anywhere."""
     return isinstance(schema, dict) and schema.items() >= SPACED.items()
 
 
 class Matcher(Protocol):
-    """How far one sequence has come in its grammar. Its own, never shared."""
+    """How far one sequence has come in its grammar. Sequences do not share a matcher."""
 
     #: Words of 32 bits that a bitmask over the vocabulary has.
     num_words: int
 
     @property
     def may_end(self) -> bool:
-        """Whether what has come is a whole answer."""
+        """Whether the tokens so far are a whole answer."""
 
     def accept(self, token_id: int) -> bool:
-        """Take a token; whether the answer is complete with it. Raises GrammarError if the grammar forbids it."""
+        """Take a token; returns whether it completes the answer. Raises GrammarError if the grammar forbids it."""
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens may come, one after another, with something to follow each. Stays where it is."""
+        """How many of these tokens may come one after another without ending the answer. Does not take them."""
 
     def fill(self, bitmask: Any, row: int, ahead: Sequence[int] = ()) -> None:
         """Set row `row` of an int32 tensor `[rows, ceil(vocab / 32)]` to the tokens that may come next.
 
-        End tokens are among them exactly when the answer may end. `ahead` are allowed tokens that come before; it stays
-        where it is.
+        End tokens are among them exactly when the answer may end. `ahead` are allowed tokens that come before; they are
+        not taken.
         """
 
 
@@ -88,13 +88,13 @@ class Compiled(Protocol):
     num_bytes: int
 
     def matcher(self) -> Matcher:
-        """One at the grammar's beginning."""
+        """A new matcher at the grammar's beginning."""
 
 
 class Backend(Protocol):
-    """A library that knows grammars, for one vocabulary."""
+    """A library that compiles grammars, for one vocabulary."""
 
-    #: Whether a schema may tell it to follow as much as it can.
+    #: Whether it can enforce as much of a schema as it supports, where the schema asks for that.
     knows_lenient: bool
 
     @classmethod
@@ -107,10 +107,10 @@ class Backend(Protocol):
 
     @property
     def vocabulary(self) -> bytes:
-        """What another process needs to build the same."""
+        """What another process needs to build the same back end."""
 
     def compile(self, grammar: Grammar) -> bytes:
-        """The work that may take long, or end the process. Raises GrammarError."""
+        """Compile, which may take long or crash the process. Raises GrammarError."""
 
     def load(self, compiled: bytes) -> Compiled:
-        """What `compile` made, ready for use. It holds up no other thread, and takes no longer than that took."""
+        """Make what `compile` returned ready for use. Blocks no other thread, and takes no longer than `compile`."""

@@ -1,6 +1,6 @@
-"""Grammars on their way from a request to a matcher: checked and compiled in another process, kept.
+"""Grammars on their way from a request to a matcher: checked and compiled in another process, then cached.
 
-Nothing here holds up a step: whoever submits a grammar gets a future. Knows neither sequences nor scores.
+Nothing here delays a step: whoever submits a grammar gets a future. Knows neither sequences nor scores.
 """
 
 import logging
@@ -14,7 +14,7 @@ from nbgen.engine.grammar_worker import Answer, Start
 from nbgen.engine.worker_process import Halted, WorkerProcess
 from nbgen.errors import NbgenError, Unavailable
 
-#: Of a vocabulary of 150,000 tokens a string of 100 characters at least takes two seconds of one processor.
+#: With a vocabulary of 150,000 tokens, a string of at least 100 characters takes two seconds of one processor.
 COMPILE_SECONDS = 10.0
 CACHE_BYTES = 256 * 2**20
 #: What a cached grammar takes besides what its back end counts.
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class GrammarCompiler:
-    """Compiles for one loaded model. A grammar is compiled once; so is a bad one refused once."""
+    """Compiles for one loaded model. Each grammar is compiled once; a refusal is cached, too."""
 
     def __init__(self, name: str, make_backend: Callable[[], Backend], *, seconds: float = COMPILE_SECONDS) -> None:
         """`make_backend` is called at the first grammar: a model that never sees one pays nothing."""
@@ -34,20 +34,20 @@ class GrammarCompiler:
         self._seconds = seconds
         self._backend: Backend | None = None
         self._starting = threading.Lock()
-        self._lock = threading.RLock()  # a future that is done calls back at once
+        self._lock = threading.RLock()  # reentrant: a future that is done calls back at once
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar")
         self._workers = threading.local()
         self._processes: list[CompilerProcess] = []
         self._cache: OrderedDict[Grammar, Future[Compiled]] = OrderedDict()
-        #: Of each grammar that is not begun: whether those who sent it still wait.
+        #: For each grammar that is not begun: functions that say whether its senders still wait.
         self._wanted: dict[Grammar, list[Callable[[], bool]]] = {}
         self._sizes: dict[Grammar, int] = {}
         self.num_bytes = 0
 
     def submit(self, grammar: Grammar, wanted: Callable[[], bool] = lambda: True) -> Future[Compiled]:
-        """The grammar, compiled; done already where it is known. The future raises InvalidRequest.
+        """A future of the compiled grammar, done already if it is cached. The future raises InvalidRequest.
 
-        A grammar whose turn comes when no caller wants it any more is not compiled: Unavailable.
+        A grammar that no caller wants any more when its turn comes is not compiled: the future raises Unavailable.
         """
         with self._lock:
             if (future := self._cache.get(grammar)) is None:
@@ -62,7 +62,7 @@ class GrammarCompiler:
     def close(self) -> None:
         """End the processes once nothing is being compiled."""
         self._pool.shutdown(cancel_futures=True)
-        for process in self._processes:  # what a refused grammar raised can hold on to them
+        for process in self._processes:  # a refused grammar's exception can keep them alive
             process.kill()
 
     def _compiled(self, grammar: Grammar) -> Compiled:
@@ -83,7 +83,7 @@ class GrammarCompiler:
             raise refusal(grammar.kind, "it is not valid") from None
 
     def _loaded_backend(self) -> Backend:
-        """Raises Unavailable where it cannot be imported, or does not understand the tokenizer: no grammar's fault."""
+        """Raises Unavailable if it cannot be imported or does not take the tokenizer, which is no grammar's fault."""
         with self._starting:
             try:
                 self._backend = self._backend or self._make_backend()
@@ -94,14 +94,14 @@ class GrammarCompiler:
             return self._backend
 
     def _check_wanted(self, grammar: Grammar) -> None:
-        """Its turn has come: from now on it is compiled for whoever asks. Raises Unavailable if nobody waits."""
+        """Begin a grammar whose turn has come. Raises Unavailable if nobody waits for it."""
         with self._lock:
             if not any(wanted() for wanted in self._wanted.pop(grammar)):
                 del self._cache[grammar]
                 raise Unavailable("nobody waits for this grammar any more")
 
     def _worker(self) -> "CompilerProcess":
-        """This thread's own process, on its way."""
+        """This thread's own process, started if need be."""
         if not hasattr(self._workers, "process"):
             self._workers.process = CompilerProcess(self._name, self._seconds)
             self._processes.append(self._workers.process)
@@ -109,11 +109,11 @@ class GrammarCompiler:
         return self._workers.process
 
     def _remember(self, grammar: Grammar, done: "Future[Compiled]") -> None:
-        """Count what is kept, and forget what was used least recently."""
+        """Count the size of a cached grammar, and drop the least recently used ones."""
         error = None if done.cancelled() else done.exception()
         with self._lock:
             if done.cancelled() or isinstance(error, Unavailable):
-                if self._cache.get(grammar) is done:  # and not who asked again meanwhile
+                if self._cache.get(grammar) is done:  # not the entry of a later request
                     del self._cache[grammar]
                 return
             size = ENTRY_BYTES + len(grammar.text) + (0 if error else done.result().num_bytes)
@@ -141,9 +141,9 @@ class CompilerProcess:
         self._process.kill()
 
     def compile(self, backend: Backend, grammar: Grammar) -> bytes:
-        """Raises GrammarError also where the process takes too long, too much memory, or ends.
+        """Raises GrammarError also if the process takes too long or too much memory, or ends.
 
-        Tries once more where that was not the grammar's doing; Unavailable where it was not again.
+        If that was not the grammar's fault, it tries once more, and then raises Unavailable.
         """
         self._begin(backend)
         try:

@@ -1,4 +1,4 @@
-"""What is refused before a compiler sees it: grammars that are too large, and schemas that it would not enforce.
+"""Refuses grammars before a compiler sees them: those too large, and schemas that it would not enforce.
 
 An answer that merely looks checked is worse than a refusal. Plain Python, which knows no compiler.
 """
@@ -48,10 +48,10 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 ANY_TEXT = {"password", "binary", "path", "file-path", "directory-path"}
 #: Formats that no empty string has.
 NEVER_EMPTY = STRING_FORMATS - {"uri-reference", "uri-template", "json-pointer", "base64", "base64url"}
-#: What others call them, or call more than them.
+#: Other names of formats, some of which allow more than the format here.
 ALSO_CALLED = {"url": "uri", "iri": "uri", "idn-email": "email", "guid": "uuid", "byte": "base64"}
 
-#: Possessive, and up to the end where no bracket closes a class: each character is read once.
+#: Possessive, and up to the text's end where a class is not closed, so that each character is read only once.
 _ESCAPE_OR_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*+"|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)""", re.DOTALL)
 _ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)", re.DOTALL)
 _REPEAT = re.compile(r"\{\s*+(\d*+)\s*+,?\s*+(\d*+)\s*+\}")
@@ -71,7 +71,7 @@ def check(grammar: Grammar) -> None:
 
 
 def parsed(grammar: Grammar) -> Any:
-    """What a grammar that is JSON says, of a depth and a form that can be worked on; takes no longer than to read it.
+    """A grammar that is JSON as Python values, once depth and form are checked; takes no longer than reading it.
 
     Raises GrammarError.
     """
@@ -91,12 +91,12 @@ def parsed(grammar: Grammar) -> Any:
 
 
 def check_regex(pattern: str) -> None:
-    """Depth of groups, sizes of counts."""
+    """Check the depth of groups and the size of counts. Raises GrammarError."""
     _check_nesting(_ESCAPE_OR_CLASS.sub("", pattern))
 
 
 def check_ebnf(text: str) -> None:
-    """The same, and the number of rules."""
+    """Check the same, and the number of rules."""
     bare = re.sub(r"#[^\n]*", "", _ESCAPE_OR_QUOTED.sub("", text))
     _check_nesting(bare)
     if (rules := bare.count("::=")) > MAX_RULES:
@@ -104,7 +104,7 @@ def check_ebnf(text: str) -> None:
 
 
 def check_schema(schema: Any, *, but: tuple[str, ...] = ()) -> None:
-    """Depth, counts, references, and keywords that would not be enforced, `but` for some that are looked at later."""
+    """Check depth, counts, references and keywords that would not be enforced, except `but`, which is checked later."""
     _check_depth(schema)
     nodes = list(schemas(schema))
     for node in nodes:
@@ -175,7 +175,7 @@ def _children(value: Any) -> Iterator[Any]:
 
 
 def schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """The schema and all inside it; what stands in `enum`, `const` or `default` is a value, not a schema."""
+    """The schema and all schemas inside it; what is in `enum`, `const` or `default` is a value, not a schema."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -187,7 +187,7 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def inside(node: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The node with all schemas right inside it changed."""
+    """A copy of the node with `change` applied to all schemas directly inside it."""
     node = dict(node)
     for name in ONE:
         if isinstance(node.get(name), dict):
@@ -202,18 +202,18 @@ def inside(node: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]
 
 
 def format_of(node: dict[str, Any]) -> Any:
-    """The node's format by the name that it has here."""
+    """The node's format, by its name here (`ALSO_CALLED`)."""
     form = node.get("format")
     return ALSO_CALLED.get(form, form) if isinstance(form, str) else form
 
 
 def implies_length(node: dict[str, Any]) -> bool:
-    """Whether a string that has the format is as long as it must be: no address is empty."""
+    """Whether the format alone ensures `minLength`: no address, for one, is empty."""
     return format_of(node) in NEVER_EMPTY and node.get("minLength") in (0, 1)
 
 
 def pattern_of(node: dict[str, Any]) -> str | None:
-    """The pattern that stands for the node's format, beside which lengths can be counted, and for its pattern."""
+    """One pattern for the node's format and its pattern, with which lengths can be counted; None if there is none."""
     form, least, most = format_of(node), node.get("minLength") or 0, node.get("maxLength")
     asked = node.get("pattern")
     sized = most is not None or least > 1 or asked
@@ -222,7 +222,7 @@ def pattern_of(node: dict[str, Any]) -> str | None:
         found = ADDRESS if form == "uri" else email(least, most)
     if not isinstance(asked, str):
         return found
-    if form is not None and form not in STRING_FORMATS:  # which is what the pattern says
+    if form is not None and form not in STRING_FORMATS:  # an unknown format, which the pattern tells
         return asked
     return next((each for each in (found, NARROWER.get(form or "")) if each and within(each, asked)), None)
 
@@ -254,7 +254,7 @@ def _check_text(node: dict[str, Any]) -> None:
 
 
 def _check_references(nodes: list[dict[str, Any]], root: Any) -> None:
-    """References lead somewhere in the same schema, and not straight back to themselves."""
+    """Check that references lead to a place in the same schema, and not straight back to themselves."""
     ending: set[int] = set()
     for node in nodes:
         trail: set[int] = set()
@@ -274,12 +274,12 @@ def leads_back(reference: str) -> GrammarError:
 
 
 def is_path(reference: Any) -> bool:
-    """Whether a reference tells the way from the schema's root."""
+    """Whether a reference is a path from the schema's root."""
     return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
 
 
 def resolve(reference: str, root: Any) -> Any:
-    """What a reference within the schema stands for. Raises GrammarError if that is no schema."""
+    """The schema that a reference leads to. Raises GrammarError if that is no schema."""
     if not is_path(reference):
         raise GrammarError(
             f"$ref {reference!r:.80} leads elsewhere: anchors and other documents are not supported, only paths within "

@@ -1,6 +1,6 @@
-"""Grammars through llguidance, whose lexer and Earley parser work lazily: little to compile, more work a token.
+"""Grammars through llguidance, whose lexer and Earley parser work lazily: little to compile, more work per token.
 
-The back end of those who choose it (`grammar_backend`). Knows no sequences and no scores.
+An optional back end (`grammar_backend`). Knows no sequences and no scores.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LLGuidanceBackend:
         return msgspec.msgpack.encode(self._parts)
 
     def compile(self, grammar: Grammar) -> bytes:
-        """The grammar in llguidance's own form, tried: the rest of its work is done token by token."""
+        """The grammar in llguidance's own form, after a trial: the rest of the work is done token by token."""
         try:
             text = _own_form(grammar)
         except (ValueError, AssertionError, KeyError) as error:
@@ -114,7 +114,7 @@ class LLGuidanceMatcher:
 
     def fill(self, bitmask: torch.Tensor, row: int, ahead: Sequence[int] = ()) -> None:
         matcher = self._matcher
-        if ahead:  # in a copy, for there is no way back from its own limits
+        if ahead:  # in a copy: a matcher over its own limits cannot go back
             matcher = matcher.deep_copy()
             matcher.consume_tokens(list(ahead))
         llguidance.numpy.fill_next_token_bitmask(matcher, bitmask.numpy(), row)
@@ -141,7 +141,7 @@ def _own_form(grammar: Grammar) -> str:
 
 
 def _unanchored(regex: str) -> str:
-    """Without the anchors at both ends, where an answer begins and ends anyway; an escaped dollar is none."""
+    """The regex without anchors at its ends, where an answer begins and ends anyway; an escaped dollar is no anchor."""
     body = regex.removesuffix("$")
     backslashes = len(body) - len(body.rstrip("\\"))
     return (regex if backslashes % 2 else body).removeprefix("^")

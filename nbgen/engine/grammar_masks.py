@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class GrammarMasks:
-    """Fills in a thread of its own between `start` and `apply`; matchers let the interpreter go on meanwhile."""
+    """Fills masks in a thread of its own between `start` and `apply`; matchers release the GIL meanwhile."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -30,7 +30,7 @@ class GrammarMasks:
         self._filled: Future[torch.Tensor] | None = None
 
     def start(self, sequences: list[Sequence]) -> None:
-        """Begin with the masks of the sequences that the step samples."""
+        """Begin to fill the masks of the sequences that the step samples."""
         self._constrained = [sequence for sequence in sequences if sequence.matcher is not None]
         if self._constrained:
             self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
@@ -45,7 +45,7 @@ class GrammarMasks:
     def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
         """Set float32 `scores` `[rows, vocab]` to -inf where a row's grammar forbids the token, in place.
 
-        Guesses that were not computed after all have no row.
+        Masks of guesses that were not computed after all have no row, and are left out.
         """
         if not self._constrained:
             return
@@ -57,7 +57,7 @@ class GrammarMasks:
         _apply(scores, upload(filled if len(kept) == len(filled) else filled[kept], scores.device), rows)
 
     def forget(self) -> None:
-        """Wait until nobody is at work on masks that nobody applies, and let go of whose they are."""
+        """Wait until masks that nobody will apply are filled, and let go of them and their sequences."""
         if self._filled is not None:
             wait([self._filled])
         self._constrained, self._filled = [], None
@@ -98,5 +98,5 @@ def _apply(scores: torch.Tensor, bitmask: torch.Tensor, rows: list[int]) -> None
 
 
 def _backend(device: torch.device) -> Literal["auto", "torch_native"]:
-    """Of xgrammar's: its own choice for a GPU is Triton, which does not run on each."""
+    """The xgrammar kernel to use: xgrammar itself would choose Triton on a GPU, which does not run on every GPU."""
     return "torch_native" if device.type == "cuda" and not has_kernels(device) else "auto"

@@ -1,7 +1,7 @@
 """The process that checks and compiles grammars, `python -m nbgen.engine.grammar_worker BACKEND`.
 
 Compilers recurse and explode on hostile grammars: here one may take too long, use up its memory or crash, and only
-this process ends. It ends with its input. Knows no requests.
+this process ends. It also ends when its input does. Knows no requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nbgen.engine.worker_process import Started
 from nbgen.sampling_params import LENIENT
 
 MAX_BYTES = 2**30
-#: Less than a thread of the engine has, which may compile the same again.
+#: Bytes of stack: less than a thread of the engine has, which may compile the same grammar again.
 MAX_STACK = 2**20
 BACKENDS = {
     "xgrammar": ("nbgen.engine.grammar_xgrammar", "XGrammarBackend"),
@@ -42,7 +42,7 @@ class Start(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What became of a grammar: compiled, or a sentence, and the field of a request that it is about."""
+    """The result for a grammar: compiled, or an error message and the field of the request that it is about."""
 
     compiled: bytes | None = None
     error: str | None = None
@@ -50,7 +50,7 @@ class Answer(msgspec.Struct):
 
 
 def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
-    """The class of a back end; `lightly`: without torch. Raises ImportError where its library is not installed."""
+    """The class of a back end, `lightly` without torch. Raises ImportError where its library is not installed."""
     module, attribute = BACKENDS[name]
     found = import_lightly(module, first=WITHOUT_TORCH[name]) if lightly else import_module(module)
     return getattr(found, attribute)
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _silence_libraries() -> None:
-    """Leave standard error to Python: they write a line there for every character of a grammar that they wonder at."""
+    """Leave standard error to Python: libraries write a line there for every odd character of a grammar."""
     sys.stderr = sys.stdout = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)
@@ -91,7 +91,7 @@ def _compile(backend: Backend, grammar: Grammar) -> Answer:
 
 
 def _compiled(backend: Backend, grammar: Grammar) -> bytes:
-    """What is lenient by the back end's own way first, if it has one."""
+    """Compile a grammar; a lenient one first by the back end's own lenient mode, if it has one."""
     if backend.knows_lenient and LENIENT in grammar.text:
         with contextlib.suppress(GrammarError):
             check(grammar)

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-#: Seconds of processors' time that a grammar may take to be compiled twice. To send one takes longer, as it says all of
-#: itself for each of its rules: minutes of some that are compiled in half a second.
+#: A grammar that compiles within so many seconds of processor time is compiled again in the engine. Sending the result
+#: takes longer, because it repeats itself for each rule: minutes for some that compile in half a second.
 QUICK = 2.5
-#: That compile at once in a process of their own.
+#: The most threads that compile at once in the worker process.
 MOST_THREADS = 4
-#: A count of what is no class, of a hundred or more.
+#: A repeat count of a hundred or more.
 GREAT = re.compile(r"\{(\d+,)?\d{3,},?\}")
-#: Before a grammar that is to be compiled again, which no JSON begins with.
+#: Precedes a grammar that is to be compiled again; no JSON begins with it.
 AGAIN = b"\0"
 
 NO_RULES = "it has no rule like `root ::= ...`: for Lark's grammars start the server with --grammar-backend=llguidance"
 
 
 class XGrammarBackend:
-    """Compiles and matches for one vocabulary; where it has no end tokens, an answer ends with its grammar."""
+    """Compiles and matches for one vocabulary; without end tokens, an answer ends where its grammar does."""
 
     knows_lenient = False
 
@@ -117,7 +117,7 @@ class XGrammarBackend:
         return self._marked(grammar, json.dumps(tag), regexes)
 
     def _marked(self, grammar: Grammar, prepared: str, regexes: list[str], **options: Any) -> xgrammar.CompiledGrammar:
-        """The prepared text of a grammar compiled, with rules for its marks."""
+        """Compile the prepared text of a grammar, with rules in place of its marks (`marked_rules`)."""
         if not is_marked(prepared):
             return getattr(self._compiler, f"compile_{grammar.kind}")(prepared, **options)
         made = getattr(xgrammar.Grammar, f"from_{grammar.kind}")(prepared, **options)
@@ -185,7 +185,7 @@ class XGrammarMatcher:
 
 @contextmanager
 def _told_of_memory() -> Iterator[None]:
-    """xgrammar's C++ calls it a RuntimeError that it got no memory; nothing else can go wrong with what it made."""
+    """xgrammar's C++ raises RuntimeError when memory runs out; nothing else can go wrong with a compiled grammar."""
     try:
         yield
     except RuntimeError:
@@ -193,16 +193,16 @@ def _told_of_memory() -> Iterator[None]:
 
 
 def _written(schema: Any) -> dict[str, Any]:
-    """How its JSON is written, in xgrammar's words."""
+    """xgrammar's options for the white space of a schema's JSON."""
     return {"any_whitespace": False} if spaced(schema) else {"max_whitespace_cnt": MAX_WHITESPACE}
 
 
 def _prepared(schema: Any, regexes: list[str], *, raw: bool = False) -> Any:
-    """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in.
+    """The schema as xgrammar enforces it, lengths as patterns: its counts allow control characters and lone surrogates.
 
-    `raw` arguments are no JSON themselves.
+    The properties of a `raw` schema are written as text, not as JSON.
     """
-    if spaced(schema):  # which it would take for a reason to keep an object empty
+    if spaced(schema):  # xgrammar would keep an object empty because of these keywords
         schema = {name: value for name, value in schema.items() if name not in SPACED}
     schema = with_dates(enforceable(schema))
     own = {id(each) for each in schema.get("properties", {}).values()} if raw else set[int]()
@@ -218,7 +218,7 @@ def _prepared(schema: Any, regexes: list[str], *, raw: bool = False) -> Any:
 
 
 def _with_shared_strings(schema: Any, own: set[int]) -> Any:
-    """Strings of one pattern as references to one definition, which is compiled once."""
+    """The schema with strings of the same pattern as references to one definition, which is compiled once."""
     own = own | {id(schema), *(id(node.get("propertyNames")) for node in schemas(schema))}
     names: dict[str, str] = {}
     unlike = "_" * max(map(len, schema.get("$defs", ())), default=0) if isinstance(schema, dict) else ""
@@ -231,7 +231,7 @@ def _with_shared_strings(schema: Any, own: set[int]) -> Any:
 
 
 def _pattern(text: str, regexes: list[str]) -> str:
-    """A pattern of a whole text, or a mark for it; the states of a great count would each try all tokens."""
+    """A pattern of a whole text, or of its mark; a great count gets none, as its states would each try all tokens."""
     if not is_marked(text) and not GREAT.search(text) and len(regexes) < MOST_REGEXES:
         text = mark_of_regex(by_bytes(text.removesuffix(ESCAPED)), regexes)
     return f"^{text}$"

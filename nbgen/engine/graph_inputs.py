@@ -1,6 +1,6 @@
-"""Tensors that never move, which graphs of decodes read: a batch is written into them from memory of the host.
+"""Tensors at fixed addresses, which CUDA graphs of decodes read: each batch is written into them from host memory.
 
-On a GPU a kernel reads that memory itself, when its turn comes. Knows no graph and no model.
+On a GPU a kernel reads the host's memory itself, in the order of the stream. Knows no graph and no model.
 """
 
 from collections.abc import Sequence as Rows
@@ -14,7 +14,7 @@ from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.upload import upload
 
-#: Of a row, before its block table.
+#: How many numbers a row has before its block table.
 FIELDS = 5
 #: Batches that may wait in the host's memory for the GPU.
 WAITING = 3
@@ -23,7 +23,7 @@ AT_ONCE = 256
 
 
 class HostRows(NamedTuple):
-    """A batch in the host's memory, int32 `[most, FIELDS + blocks]`, and what happens once a GPU has read it."""
+    """A batch in the host's memory, int32 `[most, FIELDS + blocks]`, and the event of a GPU having read it."""
 
     numbers: torch.Tensor
     read: torch.cuda.Event | None
@@ -41,7 +41,7 @@ class GraphInputs:
         self._waiting = cycle([_host_rows(most, FIELDS + blocks, device) for _ in range(WAITING)])
 
     def write(self, rows: Rows[DecodeRow], bucket: int, cache: KVCache, newest: SampledTokens | None = None) -> None:
-        """Put the batch in, padded to `bucket` rows; negative tokens are awaited ones, which `newest` has."""
+        """Write the batch, padded to `bucket` rows; negative tokens stand for ones that only `newest` has yet."""
         numbers, read = next(self._waiting)
         if read is None:
             self._copy(pack(rows, numbers[:bucket], cache), newest)
@@ -51,7 +51,7 @@ class GraphInputs:
         read.record()
 
     def _copy(self, given: torch.Tensor, newest: SampledTokens | None) -> None:
-        """Without kernels of our own."""
+        """Write rows without kernels of our own."""
         bucket = len(given)
         given = upload(given, self.tables.device)
         self._numbers[:, :bucket] = given[:, :FIELDS].T
@@ -60,7 +60,7 @@ class GraphInputs:
             self.ids[:bucket] = newest.fill(self.ids[:bucket])
 
     def place(self, given: torch.Tensor, newest: SampledTokens | None) -> None:
-        """Of rows that the GPU can read, in one kernel."""
+        """Write rows that the GPU can read, in one kernel."""
         from nbgen.engine.step_kernels import place_row  # only where there is a GPU
 
         bucket, width = given.shape
@@ -71,7 +71,7 @@ class GraphInputs:
 
 
 def pack(rows: Rows[DecodeRow], room: torch.Tensor, cache: KVCache) -> torch.Tensor:
-    """The part of `room` that says all of the rows; those that pad decode one token in the scratch block."""
+    """Write the rows into `room`, and return the part in use; rows that pad decode one token in the scratch block."""
     size, used = cache.block_size, max((len(row.block_table) for row in rows), default=1)
     packed = room[:, : FIELDS + used]
     numbers = packed.numpy()
@@ -84,7 +84,7 @@ def pack(rows: Rows[DecodeRow], room: torch.Tensor, cache: KVCache) -> torch.Ten
 
 
 def _host_rows(most: int, width: int, device: torch.device) -> HostRows:
-    """Memory that the device reads, where it can."""
+    """Host memory, pinned where the device can read it."""
     reads = device.type == "cuda"
     numbers = torch.zeros(most, width, dtype=torch.int32, pin_memory=reads)
     return HostRows(numbers, torch.cuda.Event() if reads else None)

@@ -1,7 +1,7 @@
-"""Guesses: a sequence as it may be a few tokens later, computed beside itself, as a decode like any other.
+"""Guesses: a sequence as it may be a few tokens later, computed beside it as a decode like any other.
 
-What is computed counts if they become so (speculative decoding, Leviathan et al. 2023; a token is drawn by its seed and
-place alone, so the draft either is that very token or is wrong). Plain Python, no tensors.
+The result counts if the guess comes true (speculative decoding, Leviathan et al. 2023). A token is drawn by its seed
+and position alone, so a draft is either that very token or wrong. Plain Python, no tensors.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from nbgen.engine_state import EngineStatus
 
 
 class Guess(Sequence):
-    """A sequence as it will be if its next tokens are these: in its blocks, behind what is computed of it."""
+    """A sequence as it will be if its next tokens are these; it uses the sequence's blocks, after what is computed."""
 
     def __init__(self, sequence: Sequence, tokens: list[int]) -> None:
         vars(self).update(vars(sequence))
@@ -27,7 +27,7 @@ class Guess(Sequence):
         return counts
 
     def come_true(self) -> Sequence | None:
-        """The sequence, of which a token more is computed now, if it has become what was guessed."""
+        """The sequence, with the guess's tokens counted as computed, if it has become what was guessed."""
         now = self._sequence
         if now.finish_reason or len(now) != len(self) or now.token_ids[-1] != self.token_ids[-1]:
             return None
@@ -38,7 +38,7 @@ class Guess(Sequence):
 def guesses(sequence: Sequence, most: int) -> list[Guess]:
     """Guesses at a sequence after the next step: with one token more, with two, and so on, `most` at most.
 
-    None where more than its ids decides what follows, or where more than tokens is asked for; and none that its
+    None if more than its ids decides what follows, or if the request asks for more than tokens; and none that its
     grammar forbids.
     """
     most = min(most, sequence.budget - sequence.num_output - 1)
@@ -48,7 +48,7 @@ def guesses(sequence: Sequence, most: int) -> list[Guess]:
     if sequence.matcher is not None and tokens:
         try:
             tokens = tokens[: sequence.matcher.num_allowed(tokens)]
-        except Exception:  # whatever a back end raises, it will say again if the token comes
+        except Exception:  # whatever a back end raises, it raises again if that token is sampled
             return []
     return [Guess(sequence, tokens[:count]) for count in range(1, len(tokens) + 1)]
 
@@ -61,7 +61,7 @@ class Verified:
         self._true: list[Guess] = []
 
     def sequence(self, row: Sequence) -> Sequence | None:
-        """Whose next token was sampled in a row of a step; None of a guess that is wrong."""
+        """The sequence whose next token was sampled in this row of a step; None if the row is a wrong guess."""
         if not isinstance(row, Guess):
             return row
         found = row.come_true()

@@ -1,4 +1,4 @@
-"""Models of 16 bits that compute in float32, with the weights of their products where they lie. CPU only."""
+"""16-bit models that compute in float32, while the weights of their products stay in 16 bits. CPU only."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def widen(model: "PreTrainedModel") -> None:
-    """Have a model of 16 bits compute in float32; its decoder's weights and the head's stay where they lie.
+    """Have a 16-bit model compute in float32; the weights of its decoder and head stay as they are.
 
-    All but those that the model's own code looks at, which are written out like everything else.
+    Weights that the model's own code reads are converted to float32, like everything else.
     """
     model.eval()
     decoder, head, table = model.get_decoder(), model.get_output_embeddings(), model.get_input_embeddings()
@@ -39,7 +39,7 @@ def widen(model: "PreTrainedModel") -> None:
         return NativeHalfLinear(module.weight, module.bias) if is_plain(module) else None
 
     swaps = swap(model, kept)
-    if next(model.parameters(), None) is None:  # by which a model's type is known
+    if next(model.parameters(), None) is None:  # transformers tells a model's type by its parameters
         restore([each for each in swaps if each[2] is table])
     nn.Module.float(model)  # transformers' own refuses quantized models
     while swaps and not _runs(model):
@@ -57,7 +57,7 @@ def _is_readable(weight: Any) -> bool:
 
 
 def _runs(model: "PreTrainedModel") -> bool:
-    """Code of a model may look at its weights, and not know these."""
+    """Whether the model still runs: its code may read weights that are not there in float32."""
     try:
         run(model)
     except Exception as error:  # a model may do anything with its layers

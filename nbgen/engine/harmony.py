@@ -1,7 +1,7 @@
 """How gpt-oss writes: every part of an answer is a message in a channel, thoughts and calls too. Knows no tokens.
 
-`<|channel|>analysis<|message|>…<|end|>` is a thought, `<|channel|>final<|message|>…` text, and what has a function for
-its recipient, `to=functions.name` or `to=name`, before the channel or after it, a call: its message is the arguments
+`<|channel|>analysis<|message|>…<|end|>` is a thought, and `<|channel|>final<|message|>…` is text. A message whose
+recipient is a function (`to=functions.name` or `to=name`, before the channel or after it) is a call with the arguments
 as JSON.
 """
 
@@ -17,7 +17,7 @@ THINKS, SAYS = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 CALLS_OPEN, WITH = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
 END, NEXT = "<|end|>", "<|start|>assistant"
 _ENDS = [END, "<|return|>", "<|call|>"]
-#: Headers are short, and begin with what is no white space: what is searched again and again is found soon, or not.
+#: Headers are short and do not begin with white space, so that a repeated search finds one, or none, quickly.
 _START, _CHANNEL = r"(?:<\|start\|>assistant)?", r"<\|channel\|> ?"
 _MESSAGE = r"(?:<\|constrain\|>[^<]{0,50})?<\|message\|>"
 _TO = r" ?to=(?:functions\.)?(?P<name>[\w.-]{1,200})"
@@ -34,7 +34,7 @@ _FIELD: dict[str, Any] = {
 
 
 class HarmonyFormat(ThoughtFormat):
-    """The thoughts and the texts of such answers, of which there may be several."""
+    """Splits such answers into thoughts and texts; an answer may have several of each."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -49,13 +49,13 @@ HARMONY = HarmonyFormat(THINKS, END, opening=SAYS, following=NEXT, name="thinkin
 
 
 def writes_harmony(turns: TemplateTurns) -> bool:
-    """Whether a template does: whether it renders a thought and a text in theirs."""
+    """Whether a template writes so: whether it renders a thought and a text in their channels."""
     text = turns.text({"role": "assistant", "content": ANSWER, **dict.fromkeys(THOUGHTS, THOUGHT)})
     return f"{THINKS}{THOUGHT}{END}" in text and f"{SAYS}{ANSWER}" in text
 
 
 def harmony_calls(turns: TemplateTurns) -> CallFormat | None:
-    """How models of such a template call tools, one at a time; None where it shows no calls."""
+    """How models with such a template call tools, one at a time; None if the template shows no calls."""
     one = call_turn(turns, NAMES[:1], as_text=False)
     if f"to=functions.{FIRST}" not in one:
         return None

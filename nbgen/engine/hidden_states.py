@@ -1,6 +1,6 @@
 """Hidden states after the last norm, captured by a hook as the input of the model's output layer.
 
-Works for every model that names that layer, whatever lies before it. Knows nothing of requests beyond who asks.
+Works for every model that names that layer, whatever comes before it. Knows of requests only which ones ask.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Capture:
-    """The layer's input `[…, hidden]` of one forward; nothing where nobody asked."""
+    """The output layer's input of one forward, as `states` `[rows, hidden]`; None where nobody asked."""
 
     def __init__(self) -> None:
         self.states: torch.Tensor | None = None

@@ -1,8 +1,8 @@
-"""Tier B: models with recurrent or convolution layers. Their state is pooled by slot, beside the pages of attention.
+"""Tier B: models with recurrent or convolution layers. Their states lie in a pool of slots, beside the paged KV cache.
 
-A state belongs to one position, so prompts go one to a forward of transformers' own; decodes go together. In C++ of our
-own all go together, guesses too, and states are changed where they lie. Which slot is whose, and which snapshots of
-states are kept, is the bookkeeping's affair.
+A state belongs to one position, so transformers' forward takes one prompt at a time, but all decodes together. Our own
+C++ takes all together, guesses too, and changes states in place. The scheduler and its block manager decide which
+sequence has which slot, and which snapshots of states are kept.
 """
 
 from collections import Counter
@@ -28,14 +28,14 @@ class HybridRunner(ModelRunner):
     tier = "B"
 
     def __init__(self, model: "PreTrainedModel", cache: KVCache, *, chunks_prefill: bool = True) -> None:
-        """A model whose layers begin anew with every prompt chunk has `chunks_prefill` False, and no prefix cache."""
+        """A model whose layers restart with every prompt chunk has `chunks_prefill` False, and no prefix cache."""
         super().__init__(model, cache)
         self.chunks_prefill = self.caches_prefixes = chunks_prefill
         self.pool = StatePool(model.config)
 
     @property
     def bytes_per_state(self) -> int:  # type: ignore[override]
-        """What a sequence holds besides its blocks."""
+        """Bytes of state that a sequence holds besides its blocks."""
         return self.pool.bytes_per_slot
 
     def run(
@@ -46,23 +46,23 @@ class HybridRunner(ModelRunner):
             for copy in copies:
                 self._copy(copy)
         if self._runs_in_place(batch):
-            # Guesses stand behind the sequence whose state slot is theirs.
+            # Sorted by slot, so that guesses follow the sequence whose state slot they share.
             return super().run(sorted(batch, key=_slot), newest=newest)
         batch = [item for item in batch if not isinstance(item.sequence, Guess)]
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
         prompts = [item for item in batch if item not in decodes]
-        # In the order of their slots, so that their states can be neighbours.
+        # In the order of their slots, so that their states can be adjacent.
         decodes.sort(key=_slot)
         groups = ([decodes] if decodes else []) + [[item] for item in prompts]
         return _joined([self._run_group(group, newest) for group in groups])
 
     @property
     def takes_guesses(self) -> bool:  # type: ignore[override]
-        """A state can be had before them and after, in C++ alone."""
+        """Only with the C++, which can keep a state both from before the guesses and from after them."""
         return self.native_model is not None
 
     def accept(self, guesses: list[Guess]) -> None:
-        """Have states remember guesses of the last step that have come true."""
+        """Advance the states past those guesses of the last step that have come true."""
         assert self.native_model is not None
         assert self.native_model.states is not None
         self.native_model.states.remember(

@@ -9,7 +9,7 @@ from nbgen.engine.endings import NO_CACHE
 from nbgen.engine.engine import Engine
 from nbgen.engine.occupation import Occupation
 
-#: After so many seconds already, where the machine's memory is short.
+#: Idle seconds after which the cache is released already if the machine's memory is short.
 SHORT_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class IdleRelease:
             self._occupation.rest()
 
     def end(self) -> None:
-        """Take the memory again for a request that comes; where that fails, the engine refuses requests."""
+        """Take the memory again for a request that has come; if that fails, the engine refuses requests."""
         self._since = time.monotonic()
         if not self._occupation.rests:
             return

@@ -1,6 +1,6 @@
-"""From the bytes of an image file to pixels, within limits that are looked at before anything is decoded.
+"""From the bytes of an image file to pixels, within limits that are checked before anything is decoded.
 
-Whoever decodes here may be held up for ever, or die of it: `media_decoder` lets another process do it.
+Decoding may hang or crash the process that does it: `media_decoder` lets another process do it.
 """
 
 import io
@@ -10,13 +10,13 @@ from PIL import Image, ImageOps
 from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
 
-#: What Pillow may try; of an animation the first frame is taken.
+#: The formats that Pillow may try; of an animation the first frame is taken.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000
-#: Of all images of a prompt.
+#: The most pixels in all images of a prompt.
 PROMPT_PIXELS = 100_000_000
 MAX_SIDE = 16_384
-#: Of the sides: models make the shorter one as long as they need, whatever becomes of the other.
+#: The greatest ratio of the sides: models enlarge the shorter side to what they need, however long the other becomes.
 MAX_RATIO = 200
 
 
@@ -33,8 +33,8 @@ def decode(data: memoryview, place: str) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """What is transparent lies on white, as transformers' own processors have it."""
-    if image.mode.startswith("I"):  # 16 bits, all of which above 255 Pillow would make white
+    """Convert to RGB; transparent images are put on white, as transformers' own processors do."""
+    if image.mode.startswith("I"):  # 16 bits, of which Pillow would make all above 255 white
         return image.convert("I").point(lambda number: number / 256).convert("L").convert("RGB")
     if "A" in image.getbands() or "transparency" in image.info:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

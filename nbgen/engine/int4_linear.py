@@ -1,8 +1,8 @@
 """Linear layers with 4-bit weights, for the CPU: a quarter of the bytes of bfloat16 to read.
 
-Of `GROUP` inputs each output's weights are 16 equal steps between their least and their largest, as torchao's
-`Int4WeightOnlyConfig` rounds them; scale and middle have the layer's own type. Few rows go to torch's kernel, whose
-time grows with them; for many, and in float32, which it is slow in, the weights are unpacked, a piece at a time.
+An output's weights for a group of `GROUP` inputs are rounded to 16 equal steps from the least to the largest, as
+torchao's `Int4WeightOnlyConfig` does; scale and middle have the layer's own type. Few rows go to torch's kernel, whose
+time grows with the rows; for many rows, and for float32, in which it is slow, weights are unpacked a piece at a time.
 """
 
 import torch
@@ -11,21 +11,21 @@ from torch import nn
 from nbgen.engine.linear import Numbers
 
 GROUP = 32
-#: bfloat16 rows up to which torch's kernel is the faster.
+#: Rows of bfloat16 up to which torch's kernel is faster than unpacking.
 FEW = 80
 #: Weights unpacked at a time.
 AT_ONCE = 2**22
-#: … and rounded: what is made of so many on the way stays near, in memory that is used again.
+#: Weights rounded at a time: few, so that intermediate results stay near the processor, in memory that is reused.
 ROUNDED_AT_ONCE = 2**20
-#: Output rows that torch's kernel keeps side by side: with AVX-512, with AVX2.
+#: How many outputs torch's kernel keeps side by side: with AVX-512, with AVX2.
 BLOCKS = (64, 32)
 
 
 class Int4Linear(nn.Module):
-    """What stands where a linear layer stood; `rounded` made its numbers."""
+    """Replaces a linear layer; `rounded` made its numbers."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
-        """`weight` is `[out, in]`, of a shape that `fits`; with `numbers`, as of `rounded`, its own are not read."""
+        """`weight` is `[out, in]`, of a shape that `fits`; it is not read if `numbers` are given, as of `rounded`."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
@@ -36,7 +36,7 @@ class Int4Linear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Of the weight and its scales."""
+        """Bytes of the weight and its scales."""
         return self._packed.nbytes + self._scales.nbytes
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -61,8 +61,8 @@ class Int4Linear(nn.Module):
         return output
 
     def _unpacked(self, block: int, blocks: slice, dtype: torch.dtype) -> torch.Tensor:
-        """`[in, out]` of these blocks of outputs, 0 to 15: a byte has one output of a block's first half, one of its
-        second."""
+        """These blocks of outputs as `[in, out]`, 0 to 15: a byte holds one output of a block's first half and one of
+        its second."""
         packed = self._packed.view(-1, self.in_features, block // 2)[blocks].transpose(0, 1)
         values = torch.empty(self.in_features, packed.shape[1], 2, block // 2, dtype=dtype)
         values[:, :, 0] = packed & 15
@@ -70,7 +70,7 @@ class Int4Linear(nn.Module):
         return values.flatten(1)
 
     def _packs_by(self, block: int, values: torch.Tensor) -> bool:
-        """Whether the kernel's layout is the one that `_unpacked` reads; another machine's may be another."""
+        """Whether the kernel's layout is the one that `_unpacked` reads; machines differ in it."""
         if self.out_features % block:
             return False
         return torch.equal(self._unpacked(block, slice(None), torch.uint8), values.T)

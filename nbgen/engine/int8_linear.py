@@ -1,8 +1,8 @@
-"""Linear layers with 8-bit weights, for the CPU: half the bytes of bfloat16 to read, and no precision lost to inputs.
+"""Linear layers with 8-bit weights, for the CPU: half the bytes of bfloat16 to read, and inputs lose no precision.
 
-A weight is an integer and its row a scale, as torchao's `Int8WeightOnlyConfig` rounds them. The product is exact: each
-input row becomes fixed-point numbers of two bytes (three for float32), each byte is a row of its own in oneDNN's
-product of integers, and the sums are put together again. So a row's result never depends on what is beside it.
+A weight is an integer, and each row has a scale, as torchao's `Int8WeightOnlyConfig` rounds them. The product is exact:
+each input row becomes fixed-point numbers of two bytes (three for float32), each byte is a row of its own in oneDNN's
+integer product, and the sums are put together again. So a row's result never depends on the rows beside it.
 """
 
 from functools import cache
@@ -14,17 +14,17 @@ from nbgen.engine.linear import Numbers
 
 #: Weights rounded at a time, so that their float32 copies stay small.
 AT_ONCE = 2**20
-#: By bytes of an input: the offset that makes the numbers positive, and the largest number either side of zero.
+#: By bytes per input: the offset that makes the numbers positive, and the largest absolute value.
 FIXED_POINT = {2: (128 * 257, 32639), 3: (64 * 2**16 + 128 * 257, 4161407)}
 #: Adding it leaves a float32's low mantissa bits holding the integer.
 MANTISSA = 2.0**23
 
 
 class Int8Linear(nn.Module):
-    """What stands where a linear layer stood; `rounded` made its numbers."""
+    """Replaces a linear layer; `rounded` made its numbers."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
-        """`weight` is `[out, in]`; with `numbers`, as of `rounded`, its own are not read."""
+        """`weight` is `[out, in]`; its numbers are not read if `numbers` are given, as of `rounded`."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
@@ -39,7 +39,7 @@ class Int8Linear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Of the weight and its scales."""
+        """Bytes of the weight and its scales."""
         return self._values.nbytes + self._scale.nbytes
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def rounded(weight: torch.Tensor) -> Numbers:
 
 @cache
 def products_are_exact() -> bool:
-    """Whether this CPU multiplies bytes without overflowing sums of 16 bits, as those before VNNI do."""
+    """Whether this CPU multiplies bytes exactly; those before VNNI overflow in sums of 16 bits."""
     try:
         weight = torch.ops.onednn.qlinear_prepack(torch.full((16, 64), 127, dtype=torch.int8), None)
         inputs = torch.full((2, 64), 255, dtype=torch.uint8)

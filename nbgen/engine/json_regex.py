@@ -1,9 +1,9 @@
-"""Regexes as Python's `re` reads them, written for xgrammar: of a whole answer, or of the text of a JSON string.
+"""Rewrites regexes as Python's `re` reads them for xgrammar: for a whole answer, or for the text of a JSON string.
 
-xgrammar matches a pattern from a text's beginning to its end, reads over anchors in its midst, and takes JSON as it is
-written: here a schema's pattern may be found anywhere, and a quote, a backslash or a line's end is its escape. Classes
-are ECMAScript's. Lengths become counts where the pattern repeats something, and great counts `marked_rules`. Knows no
-schema.
+xgrammar matches a pattern from a text's beginning to its end, ignores anchors inside it, and matches JSON as it is
+written. So here a schema's pattern may be found anywhere in a string, and a quote, a backslash or a line's end is
+written as its escape. Classes are ECMAScript's. Lengths become counts of what the pattern repeats, and great counts
+become `marked_rules`. Knows no schema.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.marked_rules import MOST, mark_of_class, mark_of_rule, mark_of_text
 
-#: From the first character to the last of each.
+#: Ranges of characters, each from its first to its last.
 Ranges = list[tuple[int, int]]
-#: A part of a pattern as the parser has it: what it is, and its details.
+#: A part of a pattern as Python's parser gives it: its operation, and its details.
 Item = tuple[Any, Any]
 
 LAST, CARET = 0x10FFFF, 0x5E
 #: Characters that stand for themselves in JSON, and those that have a short escape there.
 PLAIN: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST)]
 ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\\\"}
-#: Any of them as an escape, where none is counted.
+#: Any character written as an escape, where characters are not counted.
 _HEX = "[0-9a-fA-F]"
 _CODE = f"u([0-9a-cefA-CEF]{_HEX}|[dD][0-7]){_HEX}{{2}}"
 _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
 CODES = rf'\\(["\\/bfnrt]|{_CODE}|{_PAIR})'
-#: Nothing, without which xgrammar reads a regex of ASCII in another way, which takes no escape beside other characters.
+#: Matches nothing. Without it xgrammar reads an ASCII regex in another way, which rejects escapes beside characters.
 ESCAPED = "é{0}"
 HALVES: Ranges = [(0xD800, 0xDFFF)]
 #: Characters of one byte of UTF-8, of two, and so on.
@@ -46,7 +46,7 @@ _CLASSES: dict[Any, Ranges] = {
 }
 _NO_CLASSES = {sre.CATEGORY_NOT_DIGIT: sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD: sre.CATEGORY_WORD}
 _NO_CLASSES[sre.CATEGORY_NOT_SPACE] = sre.CATEGORY_SPACE
-#: Letters that have another case, where a pattern takes either.
+#: The characters whose other case is added where a pattern ignores case.
 _CASED = range(0x41, 0x250)
 SETS = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
 REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)
@@ -57,37 +57,37 @@ _REFUSED = {
     **dict.fromkeys((sre.ATOMIC_GROUP, sre.POSSESSIVE_REPEAT), "gives nothing back"),
     sre.AT: "has an anchor or a boundary of words in its midst",
 }
-#: As often as one likes.
+#: The upper bound of an unbounded repeat.
 ENDLESS = int(sre.MAXREPEAT)
 _ANY: Item = (sre.NOT_LITERAL, -1)
-#: What names a group as ECMAScript has it; or what is whole, an escape or a class, in which nothing does.
+#: The beginning of a group named as in ECMAScript; or an escape or a class, in which no group begins.
 _NAMED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]|\(\?<(?=[^\W\d])", re.DOTALL)
-#: A part that is repeated, as long as it comes to no more than so many characters.
+#: The operation of a part that is repeated while it has no more than a number of characters.
 _COUNTED = "COUNTED"
-#: Counts that are written out: to count while an answer is written takes long where few characters are left.
+#: Counts up to this are written out: counting while an answer is written takes long when few characters are left.
 SINGLY = 24
 
 
 def whole_answer(pattern: str) -> str:
-    """The regex of an answer that the pattern matches from beginning to end. Raises GrammarError."""
+    """A regex of the answers that the pattern matches from beginning to end. Raises GrammarError."""
     return _Writer(pattern, json=False).whole(anywhere=False)
 
 
-@lru_cache(64)  # who checks a schema writes it next; each may be as long as a grammar
+@lru_cache(64)  # few, as each may be as long as a grammar: checking a schema and writing it ask for the same
 def text_of_string(pattern: str, low: int = 0, high: int | None = None, *, json: bool = True) -> str:
-    """The regex of what stands between the quotes of a string in which the pattern is found. Raises GrammarError.
+    """A regex of what is between the quotes of strings in which the pattern is found. Raises GrammarError.
 
-    `low` and `high` are how many characters it has; unless `json`, they stand there as they are. Where more than
-    `SINGLY` are counted, none is one that JSON escapes unless it may be any.
+    A string has `low` to `high` characters; unless `json`, it is written without escapes. Where more than `SINGLY` are
+    counted, characters that JSON escapes are left out, unless any character may come.
     """
     return _Writer(pattern, low, ENDLESS if high is None else high, json=json).whole(anywhere=True)
 
 
 def by_bytes(regex: str) -> str:
-    """The regex with a class for each number of UTF-8's bytes: an automaton of one takes more than is UTF-8."""
+    """The regex with classes split by length in UTF-8: an automaton of a mixed class takes bytes that are not UTF-8."""
 
     def parts(found: re.Match[str]) -> str:
-        if found[0].startswith("\\"):  # what begins no class
+        if found[0].startswith("\\"):  # an escape, not a class
             return found[0]
         ((operation, details),), flags = parsed(found[0])
         own = characters_of(operation, details, flags)
@@ -98,7 +98,7 @@ def by_bytes(regex: str) -> str:
 
 
 def apart(first: str, second: str) -> bool:
-    """Whether it is plain to see, from how they begin, that no text matches both patterns."""
+    """Whether the patterns' beginnings show that no text matches both; False where they do not tell."""
     pairs = zip(*(_Writer(each, json=False).beginning() for each in (first, second)), strict=False)
     return any(_without(one, other) == _without(one, []) for one, other in pairs)
 
@@ -112,7 +112,7 @@ def parsed(pattern: str) -> tuple[list[Item], int]:
 def _read(pattern: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            warnings.simplefilter("ignore")  # about what a later Python may read otherwise
             return _parser.parse(_NAMED.sub(lambda each: "(?P<" if each[0] == "(?<" else each[0], pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise GrammarError(f"the pattern {pattern!r:.80} cannot be read: {error}") from None
@@ -133,7 +133,7 @@ class _Writer:
         return found + ESCAPED if self._json and r"\\" in found and found.isascii() else found
 
     def beginning(self) -> list[Ranges]:
-        """The characters that each text begins with, as far as that is plain to see."""
+        """The possible first, second, … characters of a text, as far as the pattern tells them plainly."""
         items, found = list(self._parsed), list[Ranges]()
         if not items or items[0][0] is not sre.AT or items[0][1] not in BEGINS:
             return found
@@ -148,9 +148,9 @@ class _Writer:
         return found
 
     def _alternatives(self, items: list[Item], before: bool, after: bool, flags: int) -> str | None:
-        """The regex of a whole text, with anything `before` and `after` what is not anchored; None where there is none.
+        """The regex of a whole text, with anything `before` and `after` what is not anchored; None if none can match.
 
-        What an alternative at either end has anchors in is written out for each.
+        An alternative with anchors at either end is written out for each choice.
         """
         while items and items[0][0] is sre.AT and items[0][1] in BEGINS:
             items, before = items[1:], False
@@ -169,7 +169,7 @@ class _Writer:
         return None if bounded is None else self._sequence(bounded, flags)
 
     def _bounded(self, items: list[Item]) -> list[Item] | None:
-        """The parts, with counts that keep to the lengths, or to fewer; None where no text is of such a length."""
+        """The parts, with counts that keep within the lengths, or allow fewer; None if no text has such a length."""
         widths = [self._width([each]) for each in items]
         least, most = (sum(ends) for ends in zip((0, 0), *widths, strict=True))
         if least > self._high or most < self._low:
@@ -192,7 +192,7 @@ class _Writer:
             low = max(low, -(-missing // max(narrow, 1)) if place == giving[0] else 0)
             if low > high or wide >= ENDLESS or narrow == 0:
                 raise self._refused("has no place where its lengths could be counted")
-            left = share - low * wide - (wide - 1)  # of the last one all but a character may be too much
+            left = share - low * wide - (wide - 1)  # all but one character of the last repeat may be too many
             counted = place in endless and wide > 1 and SINGLY < left <= MOST
             items[place] = (_COUNTED, (low, left, body)) if counted else (operation, (low, high, body))
         return items
@@ -238,7 +238,7 @@ class _Writer:
         if not text or high == 0:
             return ""
         one = text if len(body) == 1 and body[0][0] in SETS else f"({text})"
-        if (low, high) == (0, 1):  # of `(…)?` xgrammar lets the end stand alone if that may be repeated
+        if (low, high) == (0, 1):  # xgrammar lets the end of a `(…)?` come alone if it may repeat
             return f"(|{text})"
         if one is text and one.startswith("("):
             operation, details = body[0]
@@ -255,7 +255,7 @@ def _has_anchor(items: Any) -> bool:
 
 
 def _choices(item: Item) -> list[list[Item]] | None:
-    """What an alternative or a group is of, any one of which may stand in its place."""
+    """The choices of an alternative, or the content of a group, each of which may take its place."""
     operation, details = item
     if operation is sre.BRANCH:
         return [list(each) for each in details[1]]
@@ -263,7 +263,7 @@ def _choices(item: Item) -> list[list[Item]] | None:
 
 
 def characters_of(operation: Any, details: Any, flags: int) -> Ranges:
-    """The characters of which one is taken."""
+    """The characters that one item of the pattern may match."""
     if operation is sre.ANY:
         return [(0, LAST)] if flags & sre.SRE_FLAG_DOTALL else _without([(0, LAST)], _LINE_ENDS)
     negated = operation is sre.NOT_LITERAL or (operation is sre.IN and details[0][0] is sre.NEGATE)
@@ -280,7 +280,7 @@ def characters_of(operation: Any, details: Any, flags: int) -> Ranges:
 
 
 def _without(ranges: Ranges, others: Ranges) -> Ranges:
-    """The characters of the first that are not of the others, in order."""
+    """The characters of `ranges` that are not in `others`, in order."""
     left: Ranges = []
     for low, high in sorted(ranges):
         low = max(low, left[-1][1] + 1) if left else low
@@ -295,7 +295,7 @@ def _without(ranges: Ranges, others: Ranges) -> Ranges:
 def _class(ranges: Ranges) -> str:
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _character(ranges[0][0])
-    if ranges[0][0] == CARET:  # in the first place it negates in xgrammar, escaped or not
+    if ranges[0][0] == CARET:  # first in a class it negates in xgrammar, escaped or not
         ranges = [*_without(ranges, [(CARET, CARET)]), (CARET, CARET)]
     return f"[{''.join('-'.join(map(_character, (low, high)[: 1 + (low < high)])) for low, high in ranges)}]"
 
@@ -311,7 +311,7 @@ def _group(text: str) -> str:
 
 
 def _counted(one: str, low: int, high: int, anything: bool) -> str:
-    """So many of what is no class, which may be any character."""
+    """`low` to `high` of a character that may be escaped; `anything` if it may be any character."""
     plain, _, escaped = one[1:-1].rpartition(r"|\\")
     if high <= SINGLY:
         return one * low + _up_to(one, high - low)
@@ -325,7 +325,7 @@ def _counted(one: str, low: int, high: int, anything: bool) -> str:
 
 
 def _repeated(one: str, low: int, high: int) -> str:
-    """So many of a class of characters, or of anything else that ends where it is seen to."""
+    """`low` to `high` of a class of characters, or of anything else whose end is unambiguous."""
     if high >= ENDLESS:
         return one + {0: "*", 1: "+"}.get(low, f"{{{low},}}")
     if SINGLY < high - low <= MOST and one.startswith("["):

@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import ceil, floor, inf, isfinite
 from typing import Any
 
-#: What each type's values are: a number may be whole, which is of both types.
+#: What each type's values are: an integer is a number as well.
 TYPES = {name: {name} for name in ("string", "boolean", "null", "array", "object", "integer")} | {
     "number": {"integer", "fraction"}
 }
@@ -27,14 +27,14 @@ def types_of_value(value: Any) -> tuple[str, ...]:
 
 
 def types_of(schema: Mapping[str, Any]) -> set[str]:
-    """The types of what matches a schema, with those of numbers told apart."""
+    """The types of what matches a schema, with integers and fractions told apart."""
     if (values := values_of(schema)) is not None:
         return {types_of_value(value)[-1].replace("number", "fraction") for value in values}
     names = listed(schema["type"]) if "type" in schema else TYPES
     return set().union(*(TYPES.get(name, set()) for name in names if isinstance(name, str)))
 
 
-#: The bounds of a number, and which way each is rounded that stands between what may be counted.
+#: The bounds of a number, and which way each is rounded to the next whole step.
 BOUNDS = {"minimum": ceil, "exclusiveMinimum": floor, "maximum": floor, "exclusiveMaximum": ceil}
 
 
@@ -46,7 +46,7 @@ def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 
 def steps_within(schema: Mapping[str, Any], step: Fraction) -> tuple[list[int], list[int]]:
-    """How many steps a number within the bounds is at least and at most; nothing where it has none."""
+    """The least and the greatest number of steps within the bounds, as lists; a list is empty without such a bound."""
     given = {name: schema[name] for name in BOUNDS if isinstance(schema.get(name), int | float)}
     ends = {
         name: BOUNDS[name]((Fraction(str(value)) if isinstance(value, float) else value) / step)
@@ -58,7 +58,7 @@ def steps_within(schema: Mapping[str, Any], step: Fraction) -> tuple[list[int], 
 
 
 def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:
-    """The bounds of an integer as integers."""
+    """The schema of an integer with its bounds as integers; any other schema unchanged."""
     if "integer" not in listed(schema.get("type")) or "number" in listed(schema.get("type")):
         return schema
     found = {name: schema[name] for name in BOUNDS if isinstance(schema.get(name), float) and isfinite(schema[name])}

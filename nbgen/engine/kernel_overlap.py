@@ -1,8 +1,8 @@
-"""Kernels that come up while the ones before them end: CUDA's programmatic dependent launch, of sm_90 and later.
+"""Kernels that start while the ones before them end: CUDA's programmatic dependent launch, on sm_90 and later.
 
-A kernel that is launched so must `follow` before it reads what another kernel wrote, or writes anything. What comes
-before that may read weights, which no kernel writes, and what was written before the last kernel that was launched as
-usual: keys of earlier steps, since every step looks up embeddings so. Needs triton: import it where there is a GPU.
+A kernel launched this way must `follow` before it reads what another kernel wrote, or writes anything. Before that it
+may read weights, which no kernel writes, and what was written before the last ordinary launch: keys of earlier steps,
+since every step looks up embeddings by an ordinary launch. Needs triton: import it only where there is a GPU.
 """
 
 from functools import lru_cache
@@ -11,13 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-#: The first compute capability that can.
+#: The first compute capability with such launches.
 CAPABILITY = (9, 0)
 
 
 @triton.jit
 def begin(OVERLAPS: tl.constexpr):
-    """From here on the next kernel may come up, as far as there is room beside this one."""
+    """From here on the next kernel may start, as far as there is room beside this one."""
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
 
@@ -31,13 +31,13 @@ def follow(OVERLAPS: tl.constexpr):
 
 @triton.jit
 def take_turn(OVERLAPS: tl.constexpr):
-    """Both at once, for a kernel that has nothing to do before."""
+    """`begin` and `follow` at once, for a kernel that can do nothing before."""
     begin(OVERLAPS)
     follow(OVERLAPS)
 
 
 def overlap(device: torch.device) -> dict[str, bool]:
-    """Options of a launch on the device, of a kernel that is told by `OVERLAPS`."""
+    """Launch options on the device for a kernel that has the argument `OVERLAPS`."""
     return {"OVERLAPS": True, "launch_pdl": True} if _overlaps(device) else {"OVERLAPS": False}
 
 

@@ -1,6 +1,6 @@
-"""Which code of transformers' a part of a model runs: what it computes is compared, not what it is called.
+"""Which code of transformers a part of a model runs: code is compared, not the names of classes.
 
-Many families share theirs. A part's code is written as its family's module and class: `llama.LlamaMLP`.
+Many families share code. It is named by the module and class of one family: `llama.LlamaMLP`.
 """
 
 import importlib
@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-#: Families whose code others have as well. The rest are asked for their own, and for those named after them: asking
-#: imports a family, and all of them take longer than a small model's start.
+#: Families whose code others share. The code of any other is compared only with parts of that family, and of families
+#: named after it: a comparison imports a family, and importing all of them takes longer than a small model's start.
 COMMON = frozenset(
     (
         "llama",
@@ -32,7 +32,7 @@ COMMON = frozenset(
         "glm4_moe",
     )
 )
-#: Functions that turn heads, and those of a family that calls them otherwise.
+#: Functions that apply rotary positions to heads, and those of families with other names for them.
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
 OTHERS = {
     "gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb"),
@@ -44,7 +44,7 @@ OTHERS = {
 
 
 def like(part: nn.Module, names: Iterable[str]) -> str | None:
-    """One of these parts whose code this one runs, if any. Its own family's are asked first: they are imported."""
+    """The first of these names whose code the part runs, if any. Its own family's come first: they are imported."""
     own, family = type(part).forward, type(part).__module__.rpartition(".modeling_")[2]
     asked = [name for name in names if _may_be(name, family)]
     order = sorted(asked, key=lambda name: not name.startswith(f"{family}."))
@@ -52,7 +52,7 @@ def like(part: nn.Module, names: Iterable[str]) -> str | None:
 
 
 def turns_like(attend: Any, family: str) -> bool:
-    """Whether an attention's heads are turned by the code of that family's, which needs even ones."""
+    """Whether an attention rotates its heads by that family's code, and they have an even width, which it needs."""
     home = sys.modules[type(attend).__module__]
     same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in OTHERS.get(family, ROTARY))
     names = ("rotary_ndims", "qk_rope_head_dim", "head_dim")
@@ -66,7 +66,7 @@ def _may_be(name: str, family: str) -> bool:
 
 @cache
 def known(name: str) -> Any:
-    """What has that name, of a family that this version of transformers has; imported when first asked for."""
+    """The class or function of that name, imported on first use; None if this version of transformers has none."""
     family, _, part = name.partition(".")
     try:
         return getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), part, None)
@@ -75,7 +75,7 @@ def known(name: str) -> Any:
 
 
 def same_code(function: Callable[..., Any] | None, other: Callable[..., Any] | None) -> bool:
-    """Whether two functions are the same code, but for names of types and what is written about them."""
+    """Whether two functions have the same code, apart from strings and annotations."""
     return function is not None and other is not None and _code(function) == _code(other)
 
 

@@ -1,7 +1,7 @@
-"""Scores of a few tokens as transformers itself computes them, kept for the next start of the same model.
+"""Logits of a few tokens as transformers itself computes them, kept for the next start of the same model.
 
-Kept in the user's cache folder under the hash of all that they depend on: files of the model, versions and code that
-compute, how the weights are read. Knows nothing of what they are compared with.
+They are in the user's cache folder under a hash of all that they depend on: the model's files, versions and code that
+compute, and how the weights are read. Knows nothing of what they are compared with.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from nbgen.engine_config import EngineConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Of each prompt, scores `[vocab]` by the position that they stand after.
+#: For each prompt, logits `[vocab]` by the position that they follow.
 Scores = list[dict[int, torch.Tensor]]
 
-#: Models that are kept, of some megabytes at most each; the one of longest ago goes.
+#: How many models' scores are kept, some megabytes at most each; the oldest are removed.
 MOST = 16
 
 
 @dataclass(frozen=True)
 class KnownScores:
-    """Of one model, as one configuration reads it."""
+    """The scores of one model, as one configuration reads it."""
 
     file: str
 
@@ -57,7 +57,7 @@ class KnownScores:
         return cls(f"scores-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.safetensors")
 
     def recall(self) -> Scores | None:
-        """What was kept last; None where there is nothing, or nothing that can be read."""
+        """The scores that were kept; None if there are none, or they cannot be read."""
         with suppress(OSError, SafetensorError, ValueError, LookupError), cache_folder() as folder:
             scores: Scores = [{}, {}]
             for name, row in load_file(folder / self.file).items():
@@ -67,7 +67,7 @@ class KnownScores:
         return None
 
     def keep(self, scores: Scores, dtype: torch.dtype) -> None:
-        """Keep them, as the type of number that they were computed in. A full disk keeps no engine from starting."""
+        """Keep the scores in the dtype that they were computed in. A full disk does not stop an engine's start."""
         rows = {f"{prompt}.{at}": row.to(dtype) for prompt, of in enumerate(scores) for at, row in of.items()}
         with suppress(OSError, SafetensorError), cache_folder() as folder:
             keep(folder / self.file, lambda made: save_file(rows, made))

@@ -13,9 +13,9 @@ import torch
 class KVCache:
     """Per layer, keys `[slots, kv_heads, head_dim]` and values `[slots, kv_heads, value_dim]`.
 
-    Block `b` holds slots `b * block_size` to `(b + 1) * block_size - 1`. On the CPU a head's slots lie side by side
-    in memory (the tensors are views of head-major ones), elsewhere a slot's heads do. Behind the last block stands
-    one more, which nobody owns: `scratch_block` takes the tokens of rows that only pad a batch.
+    Block `b` holds slots `b * block_size` to `(b + 1) * block_size - 1`. On the CPU a head's slots are adjacent in
+    memory (the tensors are views of head-major ones); elsewhere a slot's heads are adjacent. One extra block follows
+    the last and belongs to no sequence: `scratch_block` takes the tokens of rows that only pad a batch.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -36,25 +36,25 @@ class KVCache:
     def write(
         self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store new tokens' keys and values `[tokens, kv_heads, dim]` in `slots`; the layer's whole tensors."""
+        """Store new tokens' keys and values `[tokens, kv_heads, dim]` in `slots`; returns the layer's whole tensors."""
         keys, values = self._layers.get(layer) or self._allocate(layer, key, value)
         keys.index_copy_(0, slots, key)
         values.index_copy_(0, slots, value)
         return keys, values
 
     def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The layer's whole tensors; the same pair as long as they are the same. None before its first write."""
+        """The layer's whole tensors: the same tuple until they are reallocated. None before its first write."""
         return self._layers.get(layer)
 
     def resize(self, num_blocks: int) -> None:
-        """Forget all keys and values, and take memory for so many blocks of the layers seen so far; none for 0."""
+        """Forget all keys and values, and allocate `num_blocks` blocks for each layer seen so far; 0 frees all."""
         self._layers.clear()
         self.num_blocks = num_blocks
         for layer, pair in list(self._shapes.items()) if num_blocks else ():
             self._allocate(layer, *pair)
 
     def copy(self, source: int, target: int, num_tokens: int) -> None:
-        """The first `num_tokens` tokens of block `source`, in every layer, to block `target`."""
+        """Copy the first `num_tokens` tokens of block `source` to block `target`, in every layer."""
         start, end = source * self.block_size, target * self.block_size
         for pair in self._layers.values():
             for tensor in pair:
@@ -62,7 +62,7 @@ class KVCache:
 
     @property
     def bytes_per_block(self) -> int:
-        """Of the layers seen so far, before and after resizing."""
+        """Bytes of one block in all layers seen so far, whether or not memory is allocated now."""
         tensors = [tensor for pair in self._shapes.values() for tensor in pair]
         return sum(math.prod(t.shape[1:]) * t.element_size() for t in tensors) * self.block_size
 
@@ -74,10 +74,10 @@ class KVCache:
 
 
 def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
-    """`[slots, heads, dim]` of zeros: slots that nobody wrote may be read too, and are masked.
+    """`[slots, heads, dim]` of zeros: unwritten slots may be read too, and are masked.
 
-    On the CPU the zeros are the operating system's, so that memory is taken only as it is written, in small pages: a
-    large one for every head of every layer would be most of a gigabyte. Private ones cost less than shared.
+    On the CPU the zeros come from the operating system, so that memory is taken only when written, in small pages: a
+    huge page for every head of every layer would be most of a gigabyte. A private mapping costs less than a shared one.
     """
     _, heads, dim = like.shape
     if like.device.type != "cpu":

@@ -13,9 +13,9 @@ from typing import Any
 
 
 def put_off(name: str, *, alone: Set[str] = frozenset(), **given: Any) -> None:
-    """Have `name` imported when anything but `given` is asked of it, or a part of it that is not among `alone`.
+    """Import `name` only when a name not in `given` is read from it, or a submodule not in `alone` is imported.
 
-    Nothing happens where it has been imported, or is not installed.
+    Does nothing where it has been imported already, or is not installed.
     """
     if name in sys.modules or (spec := find_spec(name)) is None:
         return
@@ -25,7 +25,7 @@ def put_off(name: str, *, alone: Set[str] = frozenset(), **given: Any) -> None:
 
 
 class LaterModule(ModuleType):
-    """Has the given names; for any other it makes way for the module itself."""
+    """Has the given names; when any other is read, the module itself replaces it."""
 
     def __init__(self, name: str, path: list[str], alone: Set[str], given: dict[str, Any]) -> None:
         super().__init__(name)
@@ -39,14 +39,14 @@ class LaterModule(ModuleType):
         return getattr(self.come(), name)
 
     def come(self) -> ModuleType:
-        """The module itself."""
+        """Import the module itself in place of this one."""
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return import_module(self.__name__)
 
 
 class _Parts(MetaPathFinder, Loader):
-    """Finds the parts of a module once it is there itself, but for those that do not need it."""
+    """Has a lazy module imported before its submodules, except for those that do not need it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         package, _, part = name.rpartition(".")
@@ -60,4 +60,4 @@ class _Parts(MetaPathFinder, Loader):
         return sys.modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
-        """It has come with the rest."""
+        """Nothing to do: it was imported with its package."""

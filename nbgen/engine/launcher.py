@@ -1,11 +1,11 @@
 """From a schedule to tokens on the device: a forward, masks, the sampler, and perhaps the next forward.
 
-With lookahead a GPU never waits for the host: the next forward is launched as soon as a step's tokens are sampled,
-there on the device, and only then does the host learn of them, emit them and end what they end, while the device
-computes. The sampler follows later, so masks, penalties and whatever else depends on earlier tokens find them known.
+With lookahead a GPU never waits for the host: the next forward is launched as soon as a step's tokens are sampled, from
+the tokens on the device. Only then does the host read them, emit them and end sequences, while the device computes. The
+launched forward is sampled later, so masks, penalties and all else that depends on earlier tokens find them known.
 
-A sequence that has ended by then wasted its row. The blocks and the state that it gave back are another's only in
-forwards that are launched later, and so computed later. Knows nothing of what becomes of tokens.
+The row of a sequence that has ended by then is wasted. The blocks and the state that it gave back are used only by
+forwards that are launched, and so computed, later. Knows nothing of what becomes of tokens.
 """
 
 import time
@@ -40,7 +40,7 @@ class Launcher:
 
     def __init__(self, sampler: Sampler, vocab_size: int, *, lookahead: bool) -> None:
         self.lookahead = lookahead
-        #: What is launched and not sampled yet.
+        #: The forward that is launched and not sampled yet.
         self.ahead: RunOutput | None = None
         self._sampler = sampler
         self._vocab_size = vocab_size
@@ -57,7 +57,7 @@ class Launcher:
         return Launched(output, rows, logprobs, tokens)
 
     def _sampled(self, output: RunOutput) -> tuple[torch.Tensor, list[Row | None], list[Numbers | None]]:
-        """The tokens `[rows]` of a step; what is asked for beside them."""
+        """The tokens `[rows]` of a step, and the raw rows and log-probabilities that were asked for."""
         if output.sampled and all(map(takes_the_best, output.sampled)):
             best = likeliest(output.scores) if output.best is None else output.best
             if best is not None:
@@ -113,7 +113,7 @@ class Launcher:
                 sequence.awaited = None
 
     def _launched_ahead(self, output: RunOutput) -> RunOutput:
-        """The part of it that belongs to sequences that are still alive; begins to fill their masks."""
+        """The part of `output` for sequences that have not ended; begins to fill their masks."""
         output = output.living()
         self._masks.start(output.sampled)
         return output

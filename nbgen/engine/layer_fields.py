@@ -1,4 +1,4 @@
-"""What a decoder's layers are made of, as the C++ takes them: where weights lie, and what is done with them. CPU only.
+"""The structs by which the C++ knows a decoder's layers: where weights lie, and what is done with them. CPU only.
 
 Knows nothing of models.
 """
@@ -23,7 +23,7 @@ NORMS = (
     *("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm", "value_norm", "given_norm"),
     *("compressed_norm", "narrow_norm"),
 )
-#: Of a layer, and of what a recurrent one has in place of attention.
+#: Names of a layer's products, and of those that a recurrence has in place of attention's.
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE, *GIVEN, *LATENT)
 REMEMBERING = ("mixed", "opening", "steps", "shares", "result")
 
@@ -35,7 +35,7 @@ class CountedFields(LinearFields):
 
     @classmethod
     def of(cls, linear: LinearFields, counts: torch.Tensor | None) -> "CountedFields":
-        """A product, of which each output counts so much."""
+        """A product whose outputs are multiplied by `counts`, one factor for each."""
         return cls(*(getattr(linear, name) for name, *_ in LinearFields._fields_), place(counts))
 
 
@@ -52,7 +52,7 @@ class RouterFields(ctypes.Structure):
 
     @classmethod
     def of(cls, router: RouterParts, dtype: torch.dtype) -> "RouterFields":
-        """Where its weight lies, of rows of that type."""
+        """Where the router's weight lies, for rows of type `dtype`."""
         fields = cls(each=router.each, rounds=router.kind.rounds, counting=router.kind.counting)
         if router.weight is not None:
             experts, inputs = router.weight.shape
@@ -147,5 +147,5 @@ class DecoderLayerFields(ctypes.Structure):
 
 
 def place(tensor: torch.Tensor | None) -> int | None:
-    """Where its numbers lie."""
+    """The address of the tensor's numbers."""
     return None if tensor is None else tensor.data_ptr()

@@ -1,8 +1,8 @@
-"""What a decoder's layers are made of: for what computes all of it otherwise.
+"""What a decoder's layers are made of, for code that computes whole layers in place of transformers.
 
 Families differ in where their norms stand, which activation is between gate and up, what they multiply, and whether
-they attend or remember. Those are known whose code is that of a part named here (`known_code`). Knows nothing of what
-replaces them.
+layers have attention or a recurrence. A family is known if its code equals that of a class named here (`known_code`).
+Knows nothing of what replaces the layers.
 """
 
 import math
@@ -26,9 +26,9 @@ BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernor
 ALONE = ("input_layernorm", None, None, None)
 OPT = ("self_attn_layer_norm", None, "final_layer_norm", None)
 GPT2, GPTJ = ("ln_1", None, "ln_2", None), ("ln_1", None, None, None)
-#: A layer that attends and remembers, both of the same, and has numbers by which results count.
+#: A layer with attention and a recurrence over the same input, and factors for the results of both.
 SIDE_BY_SIDE = "falcon_h1.FalconH1DecoderLayer"
-#: Where norms stand in a layer.
+#: The names of a layer's norms, in the order of `LayerParts.norms`.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
     "mixtral.MixtralDecoderLayer": BEFORE,
@@ -80,7 +80,7 @@ LAYERS = {
     "nemotron_h.NemotronHBlock": ("norm", None, None, None),
     SIDE_BY_SIDE: ("input_layernorm", None, "pre_ff_layernorm", None),
 }
-#: Whose feed-forward runs beside attention, always; others say it of themselves.
+#: Layers whose feed-forward always runs beside attention; others have an attribute that says so.
 BESIDE_ATTENTION = (
     "phi.PhiDecoderLayer",
     "cohere.CohereDecoderLayer",
@@ -88,7 +88,7 @@ BESIDE_ATTENTION = (
     "gptj.GPTJBlock",
     "codegen.CodeGenBlock",
 )
-#: Their feed-forward, and what its activation is called, if that is not in its code.
+#: Feed-forwards, and the attribute that holds the activation; None where the activation is in the code.
 FEEDS = {
     "llama.LlamaMLP": "act_fn",
     "phi3.Phi3MLP": "activation_fn",
@@ -116,32 +116,32 @@ FEEDS = {
     "gptj.GPTJMLP": "act",
     "codegen.CodeGenMLP": "act",
 }
-#: Of a product: the one that has a single output.
+#: Name of a product: the gate of a shared expert, which has a single output.
 BESIDE = "beside"
-#: … and those between which a layer's own input of a token is.
+#: … the two products for a layer's own input for each token: its gate, and its output.
 GIVEN = ("given_gate", "given_output")
-#: … and the one that says which experts a row goes to, where that is a layer of its own.
+#: … and the router, which chooses a row's experts, where that is a linear layer of its own.
 ROUTER = "router"
-#: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
+#: Attribute names of attention, and of the first and the last product of a feed-forward without a gate.
 ATTENDING = ("self_attn", "attention", "attn")
 OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1", "fc_in"), ("c_proj", "dense_4h_to_h", "fc2", "fc_out")
-#: What stands beside experts.
+#: Attribute names of the feed-forward beside experts, which every row uses.
 SHARED = ("shared_expert", "shared_experts", "shared_mlp")
-#: What recurrent layers have in place of attention.
+#: Attribute names of what recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
-#: What a layer has that is attention, a recurrence or a feed-forward alone.
+#: Attribute name of the only part of a layer that is nothing but attention, a recurrence or a feed-forward.
 SINGLE = "mixer"
 
 
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it.
 
-    A layer has `attention`, a `recurrence` in its place, or both side by side; a feed-forward that has an `activation`,
-    or a `mixture` without products for gate, up and down, or both; or one of all these alone. `residual` is by what the
-    results are multiplied that are added. A feed-forward `beside_attention` takes what the layer does, through its norm
-    or that of attention. What a layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`),
-    and what it leaves is multiplied by `leaves`. It may compute one stream of several (`mixing`). What goes into the
-    activation counts as far as it is so many deviations above the mean (`sparsity`), if that is finite.
+    A layer has `attention`, a `recurrence` in its place, or both side by side. It has a feed-forward with an
+    `activation`, or a `mixture` without products for gate, up and down, or both. Some layers have only one of all
+    these. Results are multiplied by `residual` before they are added. A feed-forward `beside_attention` reads the
+    layer's input, through its own norm or attention's. The result of a layer's own input for each token
+    (`per_layer_parts`) has the norm `given`. The layer's output is multiplied by `leaves`. A layer may compute one of
+    several streams (`mixing`). If `sparsity` is finite, the activation gets what exceeds mean + `sparsity` * deviation.
     """
 
     attention: AttentionParts | None
@@ -188,11 +188,11 @@ class LayerParts(NamedTuple):
 
 
 def products(layer: Any) -> dict[str, Product]:
-    """Those of attention, or of a recurrent layer; gate, up and down, or gate and down. Experts are none of these.
+    """A layer's products by name: attention's or a recurrence's; gate, up and down, or gate and down; not the experts.
 
-    Where a layer has an input of its own, what opens it and what closes it (`GIVEN`). What gate, up and down make
-    beside experts counts as much as the logistic of one output more says (`BESIDE`); what chooses among experts is a
-    product, too, where it is a layer of its own (`ROUTER`).
+    A layer with an input of its own for each token has a gate and an output for it (`GIVEN`). The result of gate, up
+    and down beside experts may be scaled by the sigmoid of a single output (`BESIDE`). The router is a product, too,
+    where it is a linear layer of its own (`ROUTER`).
     """
     attend, remembers, feed = _attending(layer), _remembering(layer), _feed(layer)
     found = recurrent_parts.products(remembers) if remembers else {}
@@ -212,7 +212,7 @@ def products(layer: Any) -> dict[str, Product]:
 
 
 def _counts(layer: Any) -> dict[str, float]:
-    """By what products' outputs are multiplied, where attention and recurrence are side by side."""
+    """The factors of products' outputs, where attention and recurrence are side by side."""
     if not hasattr(layer, "attention_in_multiplier"):
         return {}
     attend, feed, comes = layer.self_attn, layer.feed_forward, layer.attention_in_multiplier
@@ -249,24 +249,24 @@ def _fed_by(layer: Any) -> Any:
 
 
 def _alone(layer: Any, *names: str) -> Any:
-    """What is all that the layer has, if it has one of these."""
+    """The only part of a layer (`SINGLE`), if that part has one of these attributes."""
     found = part(layer, SINGLE)
     return found if part(found, *names) is not None else None
 
 
 def _sparsity(feed: Any) -> float:
-    """How many deviations above the mean all but so large a share is of what is normally distributed."""
+    """The standard deviations from the mean below which a share `activation_sparsity` of a normal distribution lies."""
     if not (share := getattr(feed, "activation_sparsity", 0.0)):
         return -math.inf
     return float(torch.distributions.Normal(0, 1).icdf(torch.tensor(share, dtype=torch.float32)))
 
 
 def _feed(layer: Any) -> Any:
-    """The feed-forward that is not of experts, if it has one, or that stands beside them."""
+    """The dense feed-forward, which may stand beside experts, if the layer has one."""
     fed = part(layer, "shared_mlp") or _fed_by(layer)
     return part(fed, *SHARED) if hasattr(fed, "experts") else fed
 
 
 def _sparse(layer: Any) -> Any:
-    """That of experts, if it has one; the layer itself, where they stand apart."""
+    """The module that holds the experts, if there are any: the feed-forward, or the layer itself."""
     return next((each for each in (_fed_by(layer), layer) if hasattr(each, "experts")), None)

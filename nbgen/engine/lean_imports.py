@@ -1,9 +1,9 @@
-"""transformers, imported without what only others of its users need: a third of an engine's start.
+"""Imports transformers without what nbgen does not need of it, which would be a third of an engine's start.
 
-It is told that torch's distributed tensors, accelerate and torchao are not installed, and does without as it does where
-that is so. torch's compiler, whose marks are on functions that nobody compiles here, is imported when more is asked of
-it; so is the algebra of symbolic shapes, which torch asks for whether a number is a symbol. And the list of
-transformers' models is kept from one start to the next.
+transformers is told that torch's distributed tensors, accelerate and torchao are not installed, and does without them.
+torch's compiler, which only marks functions here, is imported when anything else of it is used. So is the algebra of
+symbolic shapes, which torch only asks whether a number is a symbol. And the list of transformers' models is kept from
+one start to the next.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
 ABSENT = {"accelerate", "torchao"}
-#: Of functions and of tensors, for the compiler.
+#: The compiler's marks for functions and tensors.
 MARKS = {"allow_in_graph", "assume_constant_result", "disable", "mark_static_address"}
-#: What torch asks of every number and truth, which may be symbols where something is compiled.
+#: Functions that torch calls on every number and truth value, for use where none is a symbol, as only compiling makes.
 WITHOUT_SYMBOLS: dict[str, Any] = {
     **dict.fromkeys(("expect_true", "statically_known_true"), bool),
     **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def import_engine(config: EngineConfig) -> None:
-    """Import `assembly`, leanly where it is known already that the model needs nothing that is left out."""
+    """Import `assembly` leanly, if it is known already that the model needs nothing that is left out."""
     if is_plain(config):
         import_leanly("nbgen.engine.assembly")
 
@@ -59,7 +59,7 @@ def is_plain(config: EngineConfig) -> bool:
             return config.quantization is None or not _may_use_a_gpu(config)
         held = checkpoint.tensors(folder)
         return packed_layers.read(described, held, config.model) is not None and not _may_use_a_gpu(config)
-    except (ModelError, OSError):  # said by whoever loads the model
+    except (ModelError, OSError):  # the loader reports it
         return False
 
 
@@ -72,7 +72,7 @@ def _may_use_a_gpu(config: EngineConfig) -> bool:
 
 
 def import_leanly(name: str) -> None:
-    """Import a module that imports transformers; as usual if that fails, or if transformers is there already."""
+    """Import leanly a module that imports transformers; as usual if that fails, or transformers is imported already."""
     with _one_at_a_time:
         if "transformers" in sys.modules:
             import_module(name)
@@ -90,7 +90,7 @@ def _import_leanly(name: str) -> None:
     try:
         with model_list_kept():
             import_module(name)
-    except Exception:  # another transformers, which asks for more
+    except Exception:  # another version of transformers, which needs more
         log.info("transformers is imported whole", exc_info=True)
         torch.distributed.is_available = has_distributed
         import_anew(name, before)
@@ -103,9 +103,9 @@ def _put_off_what_nobody_needs() -> None:
 
 
 class _Expression:
-    """What nothing is an instance of as long as there is no algebra."""
+    """In place of sympy's class, of which nothing is an instance until sympy is imported."""
 
 
 def _as_it_is(marked: Any = None, *_: Any, **__: Any) -> Any:
-    """A mark, with or without arguments of its own."""
+    """A mark that changes nothing, as a decorator with or without arguments."""
     return _as_it_is if marked is None else marked

@@ -33,9 +33,9 @@ def import_lightly(name: str, *, first: tuple[str, ...] = ()) -> ModuleType:
 
 
 def import_anew(name: str, before: Set[str]) -> ModuleType:
-    """The module, when an import has failed: what it left is forgotten, but for parts of torch.
+    """Import a module again after a failed import: modules that it left are dropped, except parts of torch.
 
-    Those register what they define, which they can do once. `before` are the names of modules that were there.
+    Those register what they define, which works only once. `before` are the names of modules from before the import.
     """
     for each in sys.modules.keys() - before:
         if each.partition(".")[0] != "torch":

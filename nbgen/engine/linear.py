@@ -20,10 +20,10 @@ ROWS_HINT = 1
 #: Rows with which each replaced layer is tried.
 ROWS_TRIED = (1, 16)
 
-#: Of inputs or outputs: a product of fewer has little to save.
+#: A layer with fewer inputs or outputs than this has little to save.
 FEW = 16
 
-#: A weight of fewer bits: its integers, and what they are multiples of.
+#: A quantized weight: its integers, and their scales.
 Numbers = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -43,7 +43,7 @@ def product(
     bias: torch.Tensor | None = None,
     added: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The linear layer of a reordered weight, and `added` on top."""
+    """Apply the linear layer with this reordered weight, and add `added`."""
     if added is None:
         return torch.ops.mkldnn._linear_pointwise(input, packed, bias, "none", [], "")
     return torch.ops.mkldnn._linear_pointwise.binary(input, added, packed, bias, "add")
@@ -62,13 +62,13 @@ class PrepackedLinear(nn.Module):
         return product(input, self._packed, self.bias)
 
 
-#: Any tokens: to see which layers read the same tensor, and that all still run.
+#: Arbitrary tokens, for a forward that shows which layers read the same tensor, and that all still run.
 IDS = [1, 2, 3]
 
 
 @torch.inference_mode()
 def run(model: nn.Module, ids: list[int] = IDS) -> None:
-    """A model of transformers' on these tokens. Raises whatever its code does."""
+    """Run a transformers model on these tokens. Raises whatever its code raises."""
     model(input_ids=torch.tensor([ids], device=next(model.parameters()).device), use_cache=False)
 
 
@@ -77,7 +77,7 @@ Swap = tuple[nn.Module, str, nn.Module]
 
 @torch.inference_mode()
 def prepack(model: nn.Module) -> list[Swap]:
-    """Replace the model's bfloat16 linear layers, but those whose weights its own code looks at."""
+    """Replace the model's bfloat16 linear layers, except those whose weight the model's own code reads."""
     shown = shown_weights(model)
 
     def packed(module: nn.Module) -> nn.Module | None:
@@ -90,7 +90,7 @@ def prepack(model: nn.Module) -> list[Swap]:
 
 
 def swap(model: nn.Module, instead: Callable[[nn.Module], nn.Module | None]) -> list[Swap]:
-    """Replace the modules for which there is another; where each stood, its name there, and the module it was."""
+    """Replace the modules for which `instead` gives another; returns each one's parent, name and old module."""
     swaps: list[Swap] = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -107,17 +107,17 @@ def restore(swaps: list[Swap]) -> None:
 
 
 def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """float32 gains nothing, nor do a few outputs or inputs."""
+    """Whether prepacking pays: float32 gains nothing, nor do few outputs or inputs."""
     if not is_plain(module) or min(module.weight.shape) < FEW:
         return False
     return module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
 def shown_weights(model: nn.Module) -> set[int]:
-    """The modules, by their `id`, whose `weight` the code of what holds them asks for.
+    """The modules, by their `id`, whose `weight` is read in the forward of the module that holds them.
 
-    In the decoder, those whose weight's type it asks for: others are arguments of functions that run in training alone.
-    A tower's code runs first when somebody sends media, long after what stands in a module's place was tried on text.
+    In the decoder only reading `weight.dtype` counts: other uses are arguments of functions that run only in training.
+    A tower's code runs only when somebody sends media, long after the modules that replace others were tried on text.
     """
     decoder: Any = getattr(model, "get_decoder", None)
     tried = set() if decoder is None else {id(module) for module in decoder().modules()}
@@ -127,7 +127,7 @@ def shown_weights(model: nn.Module) -> set[int]:
 
 @cache
 def _asked(forward: Callable[..., Any], then: tuple[str, ...]) -> frozenset[str]:
-    """The names before `.weight`, or what else is asked for `then`, in the code of a module's forward."""
+    """The names in a forward's code that are followed by the attributes `then`: `q_proj` for `q_proj.weight`."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     names = [] if code is None else [each.argval for each in dis.get_instructions(code)]
     spans = zip(names, *(names[i:] for i in range(1, 1 + len(then))), strict=False)

@@ -1,4 +1,4 @@
-"""Keywords that no grammar holds to, where what they ask is said otherwise: few values are listed. Plain Python."""
+"""Replaces schema keywords that no grammar enforces by a list of all values, where these are few. Plain Python."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nbgen.engine.json_types import BOUNDS, listed, steps_within
 Schema = dict[str, Any]
 #: The keywords.
 LISTED = ("multipleOf", "uniqueItems")
-#: Values that are listed at most.
+#: The most values that are listed.
 MOST = 2000
 
 
 def without_multiples(node: Schema) -> Schema:
-    """The node without `multipleOf`, or as it is: what asks for more than whole numbers needs both bounds."""
+    """The node without `multipleOf`, or unchanged: multiples of anything but 1 need both bounds."""
     step, types = node.get("multipleOf"), listed(node.get("type", "number"))
     if step is None or (isinstance(step, float) and not isfinite(step)) or types not in (["integer"], ["number"]):
         return node
@@ -35,7 +35,7 @@ def without_multiples(node: Schema) -> Schema:
 
 
 def _counts(node: Schema, step: Fraction) -> range | None:
-    """How many times the step the values are; None where they are not few."""
+    """The values divided by the step; None where they are not few."""
     low, high = steps_within(node, step)
     if not low or not high or not 0 <= min(high) - max(low) < MOST:
         return None
@@ -43,7 +43,7 @@ def _counts(node: Schema, step: Fraction) -> range | None:
 
 
 def without_repeats(node: Schema, values_of: Callable[[Any], list[Any] | None]) -> Schema:
-    """The node without `uniqueItems`, or as it is; `values_of` tells all that match a schema, where it lists them."""
+    """The node without `uniqueItems`, or unchanged; `values_of` gives all values of a schema, if it lists them."""
     if node.get("uniqueItems") is not True or "prefixItems" in node:
         return node
     rest = {key: value for key, value in node.items() if key != "uniqueItems"}

@@ -1,7 +1,7 @@
 """An engine in a thread of this process, over a model that is being trained here.
 
-A server connects to a socket in a private folder, once for each time that it loads the model; when it goes, everything
-that was taken for it is given back. Knows nothing of what the server is.
+A server connects to a socket in a private folder, once for each time that it loads the model; when it disconnects, all
+memory that was taken for it is given back. Knows nothing of what the server is.
 """
 
 import contextlib
@@ -29,37 +29,37 @@ log = logging.getLogger(__name__)
 
 
 class LiveLoop(Loop):
-    """Takes turns with training, and begins anew with the weights that it left."""
+    """Takes turns with training, and computes everything again with the weights that training left."""
 
     def __init__(self, model: LiveModel, channel: Channel, assembly: Assembly) -> None:
         super().__init__(channel, assembly)
         self._model = model
         #: Whether the model as it was last seen cannot be run, or had no memory for its cache.
         self._unfit = False
-        #: What was asked of memory and has not been done yet.
+        #: Memory commands that have not been carried out yet.
         self._asked: list[ReleaseMemory | ResumeMemory] = []
 
     def _prepare(self) -> None:
-        """Try once more where that failed. A cache that rests is taken again by the first step, if training lets it."""
+        """Try again to rebuild a model that was unfit. A released cache is taken again by the first step, not here."""
         if self._unfit:
             with self._model.weights.reading(STATUS_SECONDS) as may:
                 if may:
                     self._rebuild()
-            self._send_status()  # many may come while it is trained
+            self._send_status()  # many items may come while the model is trained
 
     def _change_memory(self, item: ReleaseMemory | ResumeMemory) -> None:
-        """In its turn, and no sooner than training lets it: what is taken is probed, for which weights must stand."""
+        """Queue the command until training allows it: taking memory runs a probe, for which weights must not change."""
         self._asked.append(item)
-        self._unfit &= not isinstance(item, ReleaseMemory)  # what a client releases no request takes again
+        self._unfit &= not isinstance(item, ReleaseMemory)  # no request takes back what a client has released
         self._catch_up()
-        self._send_status()  # many may come while it is trained
+        self._send_status()  # many items may come while the model is trained
 
     def _let_go(self) -> None:
         super()._let_go()
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Do what was asked of memory, as far as training lets it."""
+        """Carry out queued memory commands, as far as training allows."""
         while self._asked:
             item = self._asked[0]
             takes = isinstance(item, ResumeMemory) and bool(self._occupation.released.intersection(item.tags))
@@ -84,7 +84,7 @@ class LiveLoop(Loop):
                 super()._step()
 
     def _wake(self) -> None:
-        """Take the cache's memory again; where it is not free now, all requests end with that reason."""
+        """Take the cache's memory again; if it is not free now, all requests end with that reason."""
         sequences = self._engine.withdraw()
         self._idle_release.end()
         self._unfit = self._occupation.rests
@@ -93,7 +93,7 @@ class LiveLoop(Loop):
             self._send(self._engine.vacate(NO_CACHE))
 
     def _rebuild(self) -> None:
-        """Go on with the layers that the model has now; where they cannot be run, all requests end with the reason."""
+        """Continue with the layers that the model has now; if they cannot be run, all requests end with the reason."""
         sequences = self._engine.withdraw()
         self._occupation.release({"kv_cache", "weights"})
         why = self._resume()
@@ -103,7 +103,7 @@ class LiveLoop(Loop):
             self._send(self._engine.vacate(why))
 
     def _resume(self) -> FinishReason | None:
-        """Take the model up again; why not, where it cannot be run."""
+        """Load the model again; returns the reason if it cannot be run."""
         try:
             self._occupation.resume({"kv_cache", "weights"})
         except NbgenError as error:
@@ -130,11 +130,11 @@ class LiveEngine:
         model.watch()
 
     def close(self) -> None:
-        """Take no more connections, and return once the last has ended and its memory is back. Also more than once."""
+        """Take no more connections, and return once the last has ended and its memory is back. May be called again."""
         self._model.unwatch()
         self._closing = True
         with contextlib.suppress(OSError):  # another call has closed it, and may have been interrupted since
-            self._end.shutdown(socket.SHUT_RDWR)  # which a fork's copy does not outlive
+            self._end.shutdown(socket.SHUT_RDWR)  # this ends a fork's copy of the socket, too
         self._end.close()
         self._over.wait()  # before Python 3.13 a thread whose joining was interrupted counts as ended
         self._ended.close()

@@ -1,8 +1,8 @@
-"""A model that somebody else trains in this process, as the engine sees it.
+"""A model that its owner trains in this process, as the engine sees it.
 
-The engine runs a copy of the model's modules that holds the very same parameters: it sees each optimizer step, while
-modes, hooks, attention implementation and gradients of the original stay its owner's. What else the model's answers
-depend on (`live_state`) is looked at before each step, and the copy follows it. Knows neither sockets nor requests.
+The engine runs a copy of the model's modules that shares its parameters: it sees each optimizer step, while modes,
+hooks, attention implementation and gradients of the original remain the owner's. All else that the model's answers
+depend on (`live_state`) is checked before each step, and the copy follows it. Knows neither sockets nor requests.
 """
 
 import copy
@@ -24,7 +24,7 @@ from nbgen.engine.weight_lock import WeightLock
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest, ModelError
 
-#: What a look finds.
+#: What `look` finds.
 Change = Literal["parts", "numbers"]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -37,7 +37,7 @@ class LiveModel:
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         """Raises InvalidRequest for what cannot be served, ModelError for a model that lies on several devices."""
-        model = getattr(model, "_orig_mod", model)  # torch.compile's
+        model = getattr(model, "_orig_mod", model)  # set by torch.compile
         self._peft = model if is_peft(model) else None
         model = model if self._peft is None else base_of(self._peft)
         _check(model, tokenizer)
@@ -63,7 +63,7 @@ class LiveModel:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Around changes of the weights that no optimizer makes: nothing is generated meanwhile."""
+        """Hold this around weight changes that no optimizer makes: nothing is generated meanwhile."""
         with self.weights.changing():
             try:
                 yield
@@ -72,7 +72,7 @@ class LiveModel:
                 self._stale = True
 
     def load(self, config: EngineConfig, report: Report) -> loader.LoadedModel:
-        """The model as it is now. Raises ModelError."""
+        """A copy of the model as it is now, with shared weights. Raises ModelError."""
         report("sharing the model", 0, 0)
         model = self._model
         if self._peft is not None:
@@ -95,9 +95,9 @@ class LiveModel:
         )
 
     def look(self) -> Change | None:
-        """What has changed since the last look, or since the model was loaded: what it is made of, or what that says.
+        """What has changed since the last look, or since loading: the model's parts, or the numbers in them.
 
-        The engine's copy follows the latter, and has to be made anew for the former.
+        After a change of parts the engine's copy has to be made anew; changed numbers it has already.
         """
         if self._parts.changed() or self._own.changed() or self._numbers.converted():
             return "parts"
@@ -110,7 +110,7 @@ class LiveModel:
         return "numbers" if self._numbers.changed() or stale else None
 
     def _watch(self, copies: dict[int, Any]) -> None:
-        """Look from now on for changes of the model, of whose parts there are `copies` by their ids."""
+        """Watch the model for changes from now on; `copies` are the view's copies of its objects, by their ids."""
         modules = list(self._model.modules())
         pairs = [(each, copies.get(id(each), each)) for each in [*modules, *configurations(modules)]]
         self._parts, self._settings, self._stale = Parts(modules), Settings(pairs), False
@@ -131,7 +131,7 @@ class LiveModel:
         return any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
 
     def _wait_for_device(self) -> None:
-        """A GPU changes weights some time after it was told to, and the engine may tell it on another stream."""
+        """A GPU changes weights some time after the launch, and the engine may launch on another stream."""
         if self._device is not None and self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 
@@ -161,23 +161,23 @@ def _device(model: PreTrainedModel) -> torch.device:
 
 
 def _own(model: torch.nn.Module) -> list[torch.Tensor]:
-    """What a forward may change, such as rotary frequencies: the view has copies of its own."""
+    """Tensors that a forward may change, such as rotary frequencies: the view has its own copies of them."""
     kept = [module._buffers[name] for module in model.modules() for name in module._non_persistent_buffers_set]
     return [each for each in kept if each is not None] + tensors(model.modules())
 
 
 def _shared(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters, and the buffers that are kept with them."""
+    """Parameters and persistent buffers, which the view shares."""
     own = {id(each) for each in _own(model)}
     return [*model.parameters(), *(each for each in model.buffers() if id(each) not in own)]
 
 
 def _view(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[int, Any]]:
-    """Other modules over the same weights, in evaluation mode; what was copied, by its id. Raises ModelError."""
+    """New modules over the same weights, in evaluation mode, and copies by their originals' ids. Raises ModelError."""
     copies: dict[int, Any] = {id(each): each for each in _shared(model)}
     copies |= {id(each): each.detach() for each in tensors(model.modules()) if not each.is_leaf}
     for module in model.modules():
-        for hooks in (getattr(module, name) for name in HOOKS):  # the owner's functions, in a list of the view's own
+        for hooks in (getattr(module, name) for name in HOOKS):  # the same functions, in a list of the view's own
             copies[id(hooks)] = hooks.copy()
     try:
         view: PreTrainedModel = copy.deepcopy(model, copies)

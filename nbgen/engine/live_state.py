@@ -1,9 +1,9 @@
-"""What a model's answers depend on, and what of it is other than it was when last looked at.
+"""What a model's answers depend on, and whether it has changed since the last look.
 
-Its parts are modules, parameters, buffers, hooks and the code of classes; its numbers are what parameters and buffers
-hold; its settings are all other attributes of modules, configurations and data classes, such as adapters that are
-switched on, or their scaling. Nothing is known by name, of whatever library it is. A look happens before each step: it
-copies nothing, and what it does for each module is done in C.
+A model's parts are modules, parameters, buffers, hooks and the code of classes; its numbers are what parameters and
+buffers hold; its settings are all other attributes of modules, configurations and data classes, such as adapters that
+are switched on, or their scaling. No library's attributes are known by name. A look happens before each step: it copies
+nothing, and the work for each module is done in C.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-#: Where a module keeps its parts.
+#: The attributes in which a module keeps its parts.
 PLACES = ("_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks")
-#: What every module has.
+#: Attributes that every module has.
 OWN = frozenset(nn.Module().__dict__)
 #: Settings that are the engine's own to choose, like all private ones of a configuration.
 ENGINES = frozenset({"use_cache", "output_hidden_states", "output_attentions"})
 DATA = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.dtype, torch.device)
-#: Numbers of each tensor that are looked at.
+#: How many numbers of each tensor are sampled.
 SAMPLED = 4
 
 
@@ -41,7 +41,7 @@ class Parts:
         self._code = [each.forward for each in self._classes]
 
     def changed(self) -> bool:
-        """Whether they are other ones than at first."""
+        """Whether any has changed since this object was made."""
         now = self._now()
         return (
             any(self._empty)
@@ -56,7 +56,7 @@ class Parts:
 
 
 class Numbers:
-    """What tensors hold: each change that torch counts, other memory, and by a sample what goes past torch's count."""
+    """What tensors hold. Sees changes that torch counts, other memory, and by a sample changes torch does not count."""
 
     _versions: list[int]
     _sampled: list[torch.Tensor]
@@ -67,7 +67,7 @@ class Numbers:
         self._look()
 
     def changed(self) -> bool:
-        """Whether they hold others than when this was last asked."""
+        """Whether the numbers have changed since this was last called."""
         if self._pointers_now() != self._pointers:
             self._look()
             return True
@@ -76,7 +76,7 @@ class Numbers:
         return versions != self._versions or not all(map(torch.equal, sampled, self._sampled))
 
     def converted(self) -> bool:
-        """Whether they are of another type, shape or device than at first."""
+        """Whether any tensor has another type, shape or device than when this object was made."""
         return self._pointers_now() != self._pointers and self._kinds_now() != self._kinds
 
     def _look(self) -> None:
@@ -95,7 +95,7 @@ class Numbers:
 
     @torch.no_grad()
     def _sampled_now(self) -> list[torch.Tensor]:
-        """Bits, as numbers that are none would differ from themselves."""
+        """The samples' bytes, because NaNs would differ from themselves."""
         return [torch.cat(samples).view(torch.uint8) for samples in self._samples]
 
     def _kinds_now(self) -> list[Any]:
@@ -103,7 +103,7 @@ class Numbers:
 
 
 class Settings:
-    """Attributes of objects, `[object, its twin]` each; the twins follow them."""
+    """Attributes of objects, given as pairs `(object, twin)`; each twin follows its object."""
 
     def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         self._modules = [vars(each) for each, _ in pairs if isinstance(each, nn.Module)]
@@ -111,17 +111,17 @@ class Settings:
         self._look()
 
     def changed(self) -> bool:
-        """Whether they are others than when last followed."""
+        """Whether they have changed since `follow` last gave them to the twins."""
         try:
             return (
                 list(map(len, self._modules)) != self._lengths
                 or [read(attributes) for read, attributes in self._readers] != self._seen
             )
-        except (KeyError, RuntimeError, TypeError, ValueError):  # one is gone, or a tensor is another
+        except (KeyError, RuntimeError, TypeError, ValueError):  # an attribute is gone, or a tensor has changed
             return True
 
     def follow(self) -> bool:
-        """Give the twins the settings of now; whether that can be, which only plain data can."""
+        """Give the twins the present settings; returns False if a changed one is not plain data."""
         given = []
         for (attributes, twin), before in zip(self._owners, self._kept, strict=True):
             now = _settings(attributes)
@@ -141,18 +141,18 @@ class Settings:
         self._lengths = list(map(len, self._modules))
         self._kept = [_copied(_settings(attributes)) for attributes, _ in self._owners]
         found = [(each, kept) for (each, _), kept in zip(self._owners, self._kept, strict=True) if kept]
-        # Of one name alone, no tuple would be read.
+        # One name is repeated: with a single name `itemgetter` would return no tuple.
         self._readers = [(itemgetter(*kept, next(iter(kept))), attributes) for attributes, kept in found]
         self._seen = [read(kept) for (read, _), (_, kept) in zip(self._readers, found, strict=True)]
 
 
 def configurations(modules: Iterable[nn.Module]) -> list[Any]:
-    """Those that modules look at, of transformers or of plain data classes, once each."""
+    """The configurations that modules have as attributes (transformers' or data classes), once each."""
     return list({id(each): each for each in _attributes(modules) if _configures(each)}.values())
 
 
 def tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """Those that are neither parameters nor buffers."""
+    """The tensors that modules have as attributes, without parameters and buffers."""
     return [each for each in _attributes(modules) if isinstance(each, torch.Tensor)]
 
 
@@ -167,15 +167,15 @@ def _configures(value: Any) -> bool:
 
 
 def _settings(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Of a module or a configuration."""
-    items = attributes.copy().items()  # which their owner may add to meanwhile
+    """The settings among the attributes of a module or a configuration."""
+    items = attributes.copy().items()  # a copy: their owner may add to them meanwhile
     if "_modules" in attributes:
         return {name: value for name, value in items if name not in OWN}
     return {name: value for name, value in items if name not in ENGINES and not name.startswith("_")}
 
 
 def _copied(value: Any) -> Any:
-    """What of a value may change in place, with everything else as it is."""
+    """A copy of the containers in a value, which may change in place; all else is shared."""
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set):
@@ -185,7 +185,7 @@ def _copied(value: Any) -> Any:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a copy is as good as the value: not so of code, or of what has a state of its own."""
+    """Whether a copy is as good as the value, which code and objects with a state of their own are not."""
     if type(value) is dict:
         return all(map(_is_data, [*value, *value.values()]))
     if type(value) in (list, tuple, set):
@@ -201,7 +201,7 @@ def _equal(value: Any, before: Any) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether torch counts its changes, and its numbers lie in one piece of memory."""
+    """Whether torch counts the tensor's changes, and its numbers lie in one piece of memory."""
     try:
         tensor.data_ptr()
     except RuntimeError:  # of a kind of its own, such as a quantized one
@@ -210,7 +210,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    """A few of its numbers, where they are."""
+    """A view of a few of its numbers."""
     numbers = tensor.detach().view(torch.uint8) if tensor.itemsize == 1 else tensor.detach()
     if not numbers.is_contiguous():
         return numbers[(slice(0, 1),) * numbers.dim()].flatten()

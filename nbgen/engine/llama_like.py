@@ -1,6 +1,6 @@
-"""Models whose code, of transformers, is Llama's very code: what replaces it may do what Llama does, and no more.
+"""Whether a model's transformers code is the same as Llama's: what replaces it then needs to do only what Llama does.
 
-Many families share it. What a part computes is compared, not what it is called. Knows nothing of what replaces it.
+Many families share it. Code is compared, not the names of classes. Knows nothing of what replaces it.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import nn
 from nbgen.engine.attention_window import Window, seen_window
 from nbgen.engine.known_code import like, turns_like
 
-#: What the parts of a model may be like.
+#: For each part of a model, the classes whose code it may have.
 LIKE = {
     "model": [
         "llama.LlamaForCausalLM",
@@ -44,7 +44,7 @@ def check_layer(layer: Any) -> None:
 
 
 def check_model(model: Any) -> None:
-    """Raises ValueError for a model that does more around its layers than Llama."""
+    """Raises ValueError for a model that does more before or after its layers than Llama."""
     decoder = model.get_decoder()
     for kind, part in (("model", model), ("decoder", decoder), ("norm", decoder.norm)):
         _check(kind, part)
@@ -68,7 +68,7 @@ def linears(layer: Any) -> list[Any]:
 
 
 def window(module: nn.Module) -> Window:
-    """What the layer's attention was found to see when it ran. Raises ValueError where it did not run as others do."""
+    """The window that was found when the layer's attention last ran. Raises ValueError where it has not run here."""
     if (seen := seen_window(module)) is None:
         raise ValueError("its attention is not like that of other models")
     return seen

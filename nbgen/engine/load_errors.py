@@ -1,4 +1,4 @@
-"""What libraries raise at a model's files, as words for its owner: which part of which model cannot be loaded.
+"""Turns what libraries raise at a model's files into errors for its owner: which part of which model failed to load.
 
 Knows neither how a part is loaded nor what it is for.
 """
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def foreign_errors(name: str, part: str, configured: Path | None = None) -> Iterator[None]:
-    """Say which part of which model failed; what the library said goes to the log.
+    """Raise ModelError with the part and the model that failed; the library's error goes to the log.
 
-    Where it read config.json of the folder `configured`, what is wrong in that is said as well, as far as it tells.
+    For code that reads config.json of the folder `configured`, the message names the fault in it, if the error tells.
     """
     try:
         yield

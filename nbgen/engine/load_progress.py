@@ -14,7 +14,7 @@ from nbgen.safetensors_file import Entry
 def weights_progress(held: dict[str, Entry], total: int, report: Report) -> Iterator[None]:
     """Follow transformers' own progress bars, whose items are the model's tensors, and report bytes loaded of `total`.
 
-    What it makes of several tensors of the files has no size in them: all such items count alike.
+    An item made of several of the files' tensors has no size there: all such items count alike.
     """
     sizes = {name: tensor.nbytes for name, tensor in held.items()}
 

@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DEFAULT_CONTEXT = 4096
-#: How configurations call the most tokens that a text may have.
+#: What configurations call the greatest number of tokens that a text may have.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-#: … and where positions are stretched, of older ones, whose others are those before that.
+#: … and what older ones call it where positions are stretched: there `POSITIONS` tell the length before stretching.
 STRETCHED = "max_sequence_length"
-#: Tensors that an error names.
+#: The most tensors that an error names.
 MOST_NAMED = 4
-#: What may be asked for, in transformers' words.
+#: Values of the option `dtype`, and what transformers takes for them.
 DTYPES: dict[str, torch.dtype | str] = {
     "auto": "auto",
     "float32": torch.float32,
@@ -74,7 +74,7 @@ log = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
-    """A checkpoint: the folder, what its files hold, and how its layers are packed, where that is read here."""
+    """A checkpoint: its folder, the tensors in its files, and the packing of quantized layers, if we unpack them."""
 
     folder: Path
     held: dict[str, Entry]
@@ -92,11 +92,11 @@ class LoadedModel:
     parameters: int
     weight_bytes: int
     processor: Processor | None = None
-    #: Of a checkpoint that was quantized before, the format, and what is kept of it.
+    #: The format of a checkpoint that came quantized, and what of it is kept in memory.
     quantization: str | None = None
 
     def info(self, name: str, device: torch.device, **more: Any) -> ModelInfo:
-        """What is told of it under this name, with what only those who run it know."""
+        """What clients are told of it under this name; `more` are the fields that only its runner knows."""
         architecture = self.model.config
         return ModelInfo(
             name=name,
@@ -116,7 +116,7 @@ class LoadedModel:
 
 
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
-    """Load what `config` names. Raises ModelError with words for the owner."""
+    """Load the model that `config` names. Raises ModelError with a message for the owner."""
     source = _found(config, report)
     folder = source.folder
     architecture = _architecture(folder, config.model)
@@ -140,7 +140,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
-    """The same for a model that makes vectors, of texts or of scores: without a layer for tokens. Raises ModelError."""
+    """The same for an embedding or classification model, which has no head that scores tokens. Raises ModelError."""
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
     source = _found(config, report)
@@ -163,7 +163,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
 
 
 def _found(config: EngineConfig, report: checkpoint.Report) -> Source:
-    """The checkpoint, with as many threads to read it as there may be. Raises ModelError for what is not read here."""
+    """Set the number of threads, and find the checkpoint. Raises ModelError for a format that is not read here."""
     report("finding the model", 0, 0)
     torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
@@ -173,7 +173,7 @@ def _found(config: EngineConfig, report: checkpoint.Report) -> Source:
 
 
 def _positions(model: "PreTrainedModel") -> int:
-    """Tokens that the table of positions has room for: RoBERTa's begin behind the one of padding."""
+    """Tokens that the table of position embeddings has room for: RoBERTa's positions start after the padding's."""
     named = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
     tables = [module for module in named if isinstance(module, torch.nn.Embedding)]
     return min(
@@ -199,7 +199,7 @@ def _configuration(folder: Path, name: str) -> Any:
 
 
 def _class_of(model_type: str) -> Any:
-    """The class that holds the towers for media, where there is one."""
+    """The auto class whose models include media towers, where there is one."""
     return AutoModelForMultimodalLM if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else AutoModelForCausalLM
 
 
@@ -263,7 +263,7 @@ def _model(
 def _settle_on_cpu(
     model: "PreTrainedModel", experts: ExpertFiles, config: EngineConfig, report: checkpoint.Report
 ) -> None:
-    """Put layers of ours where some were left for that, and where the processor only emulates the model's type."""
+    """Put in our own layers: for weights that loading left out, and for a dtype that the processor only emulates."""
     emulated = config.dtype == "auto" and not _computes_in(model.dtype, torch.device("cpu"))
     computed = torch.float32 if emulated else model.dtype
     packed_files.replace(model, experts, computed, report)
@@ -285,7 +285,7 @@ def _check_shapes(mismatched: Collection[tuple[str, torch.Size, torch.Size]], na
 
 
 def _check_complete(model: "PreTrainedModel", missing: Collection[str], name: str) -> None:
-    """Raises ModelError for parameters that no file has, which transformers makes up: all but a pooler's are used."""
+    """Raises ModelError for parameters that no file has, which transformers makes up; a pooler's are never used."""
     parameters = {each for each, _ in model.named_parameters()}
     absent = sorted(each for each in missing if each in parameters and not each.startswith("pooler."))
     if absent:
@@ -318,7 +318,7 @@ def context_length(architecture: Any, config: EngineConfig) -> int:
     told = getattr(text, "rope_parameters", None) or {}
     names = (STRETCHED, *POSITIONS) if told.get("rope_type") == "linear" else POSITIONS
     own = next((found for name in names if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
-    if told.get("rope_type") == "yarn":  # as Qwen has its owners ask for it, who leave the first number as it is
+    if told.get("rope_type") == "yarn":  # Qwen's instructions for yarn leave max_position_embeddings alone
         own = max(own, int((told.get("original_max_position_embeddings") or 0) * (told.get("factor") or 1)))
     if own < 1:
         raise ModelError(f"config.json of {config.model} has room for {own} tokens: it must be 1 or more")
@@ -328,7 +328,7 @@ def context_length(architecture: Any, config: EngineConfig) -> int:
 
 
 def sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[str, float]:
-    """The five fields of the generation config that are sampling defaults, where a request could have them as well."""
+    """Sampling defaults from five fields of the generation config, without values that a request could not have."""
     if config.sampling_defaults != "model":
         return {}
     defaults: dict[str, float] = {}

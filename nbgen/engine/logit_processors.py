@@ -1,7 +1,7 @@
-"""Clients' own code at work on the scores: loaded once, called once a step for all requests that sent the same.
+"""Clients' own code that changes logits: loaded once, called once a step for all requests that sent the same code.
 
-It runs in a thread of its own under a time limit, on a copy of the scores, and fails only the requests that brought
-it. That is no sandbox: whoever may send it may do what the engine process may. Does not know what the code does.
+It runs in a thread of its own under a time limit, on a copy of the logits, and fails only the requests that brought
+it. That is no sandbox: whoever may send code may do what the engine process may. Does not know what the code does.
 """
 
 import json
@@ -31,7 +31,7 @@ class LogitProcessors:
     """The processors of one engine, by the text that they were sent as."""
 
     def __init__(self, *, code: bool = True) -> None:
-        """Without `code` only those that nbgen has itself, by name."""
+        """Without `code`, only processors that nbgen itself has are allowed, by name."""
         self._code = code
         self._loaded: OrderedDict[str, CustomLogitProcessor] = OrderedDict()
         self._loading, self._calling = TimedThread(), TimedThread()
@@ -57,7 +57,7 @@ class LogitProcessors:
     def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
         """Let each sequence's processor change its row of `scores` `[rows, vocab]`, in place.
 
-        Where it fails, the row is left without a token and the sequence's `fault` says why.
+        Where it fails, no token of the row is allowed and the sequence's `fault` says why.
         """
         groups: dict[str, list[int]] = {}
         for row, sequence in enumerate(sequences):
@@ -120,7 +120,7 @@ def _refusal(words: str) -> InvalidRequest:
 
 
 class WrongShape(Exception):
-    """What a processor returned cannot stand for the scores it was given."""
+    """What a processor returned does not have the shape of the scores that it was given."""
 
 
 class RequestView:
@@ -176,7 +176,7 @@ class TimedThread:
             self._leave()
 
     def _leave(self) -> None:
-        """Let the thread end with what it is at."""
+        """Let the thread end after its present call."""
         if self._jobs is not None:
             self._jobs.put(None)
             self._jobs = None

@@ -1,8 +1,8 @@
-"""Log-probabilities as a request asked for them, from rows of scores.
+"""Log-probabilities as a request asked for them, from rows of logits.
 
-Output tokens get those of the scores that were sampled from (penalties, bias and temperature in, top-k and top-p
-not); prompt tokens the model's own. So does SGLang 0.5.23. Those of output tokens come to the host with the tokens.
-Knows no wires.
+Those of output tokens are from the logits that were sampled from (after penalties, bias and temperature, before top-k
+and top-p); those of prompt tokens are from the model's own. So does SGLang 0.5.23. Those of output tokens come to the
+host with the tokens. Knows no protocols.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, scores: torch.Tensor, tokens: torch.Tensor, options: LogprobOptions) -> "Numbers":
-        """From `scores` `[n, vocab]` where `tokens` `[n]` stand; of a negative token they say nothing."""
+        """From `scores` `[n, vocab]` for `tokens` `[n]`; a negative token's own log-probability is meaningless."""
         logprobs = torch.log_softmax(scores.float(), dim=-1)
         own = logprobs.gather(-1, tokens.clamp(min=0)[:, None])[:, 0]
         top, top_ids = logprobs.topk(min(options.top, logprobs.shape[-1]), dim=-1) if options.top else (None, None)
@@ -37,11 +37,11 @@ class Numbers(NamedTuple):
         return cls(own, top, top_ids, chosen)
 
     def sent(self) -> "Numbers":
-        """The same on the host, as soon as the device comes to it."""
+        """The same on the host, once the device has made the copy, which is not waited for."""
         return Numbers._make(each if each is None else each.to("cpu", non_blocking=True) for each in self)
 
     def at(self, i: int, top: int) -> "Numbers":
-        """Of the one position, with so many of the likeliest tokens."""
+        """Those of position `i` alone, with the `top` likeliest tokens."""
         part = slice(i, i + 1)
         values = None if self.top is None or not top else self.top[part, :top]
         ids = None if self.top_ids is None or not top else self.top_ids[part, :top]
@@ -49,9 +49,9 @@ class Numbers(NamedTuple):
 
 
 def output_numbers(sequences: list[Sequence], scores: torch.Tensor, tokens: torch.Tensor) -> list[Numbers | None]:
-    """Of `tokens` `[rows]`, sampled from adjusted `scores` `[rows, vocab]`, for who asks; on their way to the host.
+    """For each sequence that asks: those of its token of `tokens` `[rows]`, sampled from adjusted `scores`.
 
-    They are there before any tensor that is sent later.
+    `scores` is `[rows, vocab]`. The numbers are on their way to the host, and there before any tensor sent later.
     """
     found: list[Numbers | None] = [None] * len(sequences)
     for rows in _alike(sequences):
@@ -68,7 +68,7 @@ def output_numbers(sequences: list[Sequence], scores: torch.Tensor, tokens: torc
 
 
 def _alike(sequences: list[Sequence]) -> Iterator[list[int]]:
-    """The rows that ask, by the tokens that they have chosen, some at a time."""
+    """Groups of rows that ask for the same chosen tokens, `LOGPROB_CHUNK` rows at a time."""
     rows: dict[tuple[int, ...], list[int]] = {}
     for row, sequence in enumerate(sequences):
         if sequence.logprobs is not None:
@@ -78,7 +78,7 @@ def _alike(sequences: list[Sequence]) -> Iterator[list[int]]:
 
 
 def _scaled(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """By the temperature of each row's sequence."""
+    """`scores` divided by the temperature of each row's sequence."""
     divisors = [1.0 if s.params.greedy else temperature(s) for s in sequences]
     if set(divisors) == {1.0}:
         return scores
@@ -86,13 +86,13 @@ def _scaled(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 
 class Logprobs:
-    """Describes positions."""
+    """Makes the messages that describe positions' log-probabilities."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def output(self, sequence: Sequence, token: int, numbers: Numbers | None) -> list[TokenLogprobs]:
-        """Of a sampled token; empty if nobody asked."""
+        """The log-probabilities of a sampled token; empty if the request did not ask."""
         if (options := sequence.logprobs) is None or numbers is None:
             return []
         if options.start == sequence.num_prompt - 1 and not sequence.prompt_logprobs:  # for which nothing is computed
@@ -101,9 +101,9 @@ class Logprobs:
         return [msgspec.structs.replace(found, offset=sequence.detokenizer.place(token)) if options.text else found]
 
     def prompt(self, sequence: Sequence, position: int, scores: torch.Tensor) -> None:
-        """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there.
+        """Add those of the prompt tokens after `position`, from the model's `scores` `[rows, vocab]` from there on.
 
-        Rows before the first that is asked for were computed for something else.
+        Rows before the first that the request asks for were computed for something else, and are skipped.
         """
         options, skipped = sequence.logprobs, max(0, sequence.next_logprob_row - position)
         if options is None or skipped >= len(scores):

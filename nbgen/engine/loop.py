@@ -1,7 +1,7 @@
-"""The steps of an engine and the messages between them.
+"""Runs an engine's steps, and handles the messages that arrive between them.
 
-One thread computes (`run`); another receives, tokenizes and admits, so that a prompt's tokens never hold up a running
-stream. Requests whose media have to be decoded first, or whose texts are long, are admitted by two more.
+One thread computes (`run`). Another receives, tokenizes and admits requests, so that tokenizing never holds up a
+running stream. Two more admit requests whose media have to be decoded first and requests whose texts are long.
 """
 
 import logging
@@ -48,7 +48,7 @@ from nbgen.messages import (
 )
 from nbgen.pieces import Pieces, cut_output
 
-#: Between two pulses, and the longest wait for a message while there is nothing to compute.
+#: Seconds between two statuses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Constrained(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The same, once it has been compiled or refused."""
+    """The same, once the grammar has been compiled or refused."""
 
     sequences: list[Sequence]
     compiled: Future[Compiled]
@@ -102,7 +102,7 @@ class Loop:
                 self._turn()
 
     def _turn(self) -> None:
-        """One step, if there is something to compute, and what is due between two."""
+        """Run one step if there is something to compute, and do what is due between two steps."""
         self._send(self._engine.end_late())
         if self._engine.has_work:
             self._step()
@@ -141,7 +141,7 @@ class Loop:
             self._inbox.put(message)  # type: ignore[arg-type]  # what is for tensors goes to another process
 
     def _abort(self, message: AbortRequest) -> None:
-        """Have a request end; one that is not admitted yet ends here."""
+        """Have the engine end a request; one that is not admitted yet is ended here."""
         self._pieces.drop(message.rid)
         if (request := self._lanes.withdraw(message.rid)) is None:
             return self._inbox.put(message)
@@ -150,7 +150,7 @@ class Loop:
         self._channel.send(StepOutputs(outputs=outputs))
 
     def _admit(self, request: Request) -> Callable[[], None]:
-        """What is left to do for a request: hand it on, or refuse it."""
+        """Prepare a request; the function returned hands it on to the engine, or refuses it."""
         try:
             if not isinstance(request, GenerateRequest):
                 return partial(self._channel.send, self._admission.translate(request))
@@ -212,14 +212,14 @@ class Loop:
         return []
 
     def _prepare(self) -> None:
-        """Have the engine take in a request, which comes next."""
+        """Make the engine ready for a request, which is added next."""
         self._idle_release.end()
 
     def _let_go(self) -> None:
         self._adapters.let_go()
 
     def _compile(self, item: Constrained) -> list[GenerateOutput]:
-        """Have the grammar compiled while the loop goes on; the inbox hears of it."""
+        """Have the grammar compiled while the loop goes on; the inbox gets a `Ready` when that is done."""
         sequences, grammar, option = item
         refusals = self._engine.add(sequences, prepared=False)
         if not refusals and self._grammars is not None:
@@ -236,7 +236,7 @@ class Loop:
         except NbgenError as error:
             field = item.option if error.field in LABELS else error.field
             label = LABELS.get(item.option, item.option)
-            words = error.message.replace(LABELS["structural_tag"], label, 1)  # which may be of our own making
+            words = error.message.replace(LABELS["structural_tag"], label, 1)  # the tag may have been built for `tools`
             return self._engine.refuse(item.sequences, FinishReason.failure(words, error.status, field))
         except Exception:  # whatever a back end raises is this grammar's alone
             log.exception("request %s: its grammar", item.sequences[0].rid)
@@ -270,7 +270,7 @@ class Loop:
             if not (output.tensors or output.prompt_logprobs):
                 plain.append(output)
                 continue
-            for piece in cut_output(output):  # large ones go alone, before what may end their request
+            for piece in cut_output(output):  # large ones go alone, before the output that may end their request
                 self._deliver([piece])
         if plain:
             self._deliver(plain)
@@ -278,7 +278,7 @@ class Loop:
     def _deliver(self, outputs: list[GenerateOutput]) -> None:
         try:
             self._channel.send(StepOutputs(outputs=outputs))
-        except Exception:  # what no message can hold is its own request's trouble
+        except Exception:  # an output that no message can hold fails its own request alone
             if len(outputs) > 1:
                 for output in outputs:
                     self._deliver([output])

@@ -1,4 +1,4 @@
-"""JSON schemas of all values that another takes, and of more: without what answers cannot be held to. Plain Python."""
+"""Loosens JSON schemas to what can be enforced: all values that matched still match, and more do. Plain Python."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nbgen.engine.structural_tag import parts
 from nbgen.engine.xgrammar_schema import enforceable
 from nbgen.sampling_params import GUIDANCE, LENIENT
 
-#: What a string can be held to: the first of these rows that is there.
+#: Keywords that can be enforced for a string: only the first of these rows that is there.
 OF_STRINGS = (("pattern",), ("format",), ("minLength", "maxLength"))
-#: Keywords of which some values are not held to.
+#: Keywords of which some values cannot be enforced.
 SOME = {"pattern", "format", *COUNTS}
-#: What speaks of all that a keyword does not name: where that is left out, it would speak of more.
+#: Keywords that apply to all that another keyword does not name: they go with it, or they would apply to more.
 BESIDE = {
     **dict.fromkeys(("properties", "patternProperties"), ("additionalProperties", "unevaluatedProperties")),
     **dict.fromkeys(("items", "prefixItems"), ("items", "additionalItems", "unevaluatedItems")),
@@ -24,7 +24,7 @@ BESIDE = {
 
 
 def as_told(grammar: Grammar) -> Grammar:
-    """The grammar with its lenient schemas as far as answers can be held to them. Raises GrammarError."""
+    """The grammar with its lenient schemas loosened to what can be enforced. Raises GrammarError."""
     if LENIENT not in grammar.text or grammar.kind not in ("json_schema", "structural_tag"):
         return grammar
     found = parsed(grammar)
@@ -37,7 +37,7 @@ def as_told(grammar: Grammar) -> Grammar:
 
 
 def _as_told(schema: Any) -> Any:
-    """A lenient schema, loosened; whole where that does not help, to be refused by what is wrong with it."""
+    """A lenient schema, loosened; whole where that does not help, so that the refusal tells what is wrong."""
     said = schema.get(GUIDANCE) if isinstance(schema, dict) else None
     if not isinstance(said, dict) or said.get(LENIENT) is not True:
         return schema
@@ -50,14 +50,14 @@ def _as_told(schema: Any) -> Any:
 
 
 def as_far_as_can_be(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema, or as much of it as can be enforced; None where that is no matter of single keywords."""
+    """The schema, or as much of it as can be enforced; None where leaving out single keywords is not enough."""
     if can_be_enforced(schema):
         return schema
     return loose if can_be_enforced(loose := loosened(schema)) else None
 
 
 def loosened(schema: Any) -> Any:
-    """The schema without what is not held to where that is a matter of one keyword. It may still not be enforced."""
+    """The schema without keywords that cannot be enforced by themselves. The rest may still not be enforceable."""
     if not isinstance(schema, dict):
         return schema
     node = {key: value for key, value in schema.items() if key not in IGNORED}
@@ -73,7 +73,7 @@ def loosened(schema: Any) -> Any:
 
 
 def can_be_enforced(schema: Any) -> bool:
-    """Whether answers are held to all that it says."""
+    """Whether answers can be held to all that the schema says."""
     try:
         enforceable(schema)
     except GrammarError:

@@ -1,11 +1,11 @@
 """LoRA in one forward pass for rows of different adapters and of none (Hu et al. 2021).
 
 All adapters' matrices are stacked: a layer computes `x A^T` for every column of the adapters in use, a mask keeps of
-each row its own adapter's columns, and the product with `B` is added to the layer's own output. Two products whatever
-the number of adapters, any mixture of ranks. A row without an adapter gets what it would get alone.
+each row its own adapter's columns, and the product with `B` is added to the layer's own output. That is two products
+for any number of adapters and any mixture of ranks. A row without an adapter gets what it would get without LoRA.
 
-Layers are wrapped where they stand, whatever stands there (`linear`, `shared_linear`), and only those that some adapter
-changes. Knows nothing of files or names.
+A layer is wrapped in place, whatever its kind (`linear`, `shared_linear`), and only if some adapter changes it. Knows
+nothing of files or names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Which columns of the stack count for which rows of the current step; `mask` None where no row has an adapter.
+    """Which columns of the stack apply to which rows of the current step; `mask` is None if no row has an adapter.
 
     `mask` is `[rows, columns]` of the packed tokens, or `[1, columns]` where all rows are one sequence's; `head` is the
-    same for the layer that makes scores, which may see some rows only. `columns` is the part of the stack in use.
+    same for the LM head, which may see only some of the rows. `columns` is the part of the stack in use.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Rows:
 
 
 class Stack(NamedTuple):
-    """The matrices of adapters in one layer: as they are, laid out for a processor if it can be, and whose they are."""
+    """One layer's adapter matrices, the same `packed` for oneDNN where possible, and the adapters that change it."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -72,7 +72,7 @@ class LoraLinear(nn.Module):
             return getattr(super().__getattr__("base"), name)
 
     def stacked(self, path: str, adapters: Sequence[Adapter], dtype: torch.dtype, device: torch.device) -> Stack:
-        """The matrices of these adapters, to `hold`; columns of one that leaves this layer alone are zeros."""
+        """The matrices of these adapters, to `hold`; zeros for an adapter that does not change this layer."""
         pairs = [adapter.pairs.get(path) or self._nothing(adapter.rank) for adapter in adapters]
         padded = [_padded(pair, adapter.rank) for pair, adapter in zip(pairs, adapters, strict=True)]
         a = torch.cat([pair.a for pair in padded]).to(device, dtype)
@@ -81,7 +81,7 @@ class LoraLinear(nn.Module):
         return Stack(a, b, (linear.reordered(a), linear.reordered(b.T)), carried)
 
     def hold(self, stack: Stack) -> None:
-        """Add from now on what this one adds."""
+        """Use this stack from now on."""
         self._a, self._b, self._packed, self._carried = stack
 
     @property
@@ -98,7 +98,7 @@ class LoraLinear(nn.Module):
         return self._adapted(input.flatten(0, -2), output.flatten(0, -2), mask).view_as(output)
 
     def _adapted(self, input: torch.Tensor, output: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """`output` and what the adapters of `mask` add to it, of rows `[rows, features]`."""
+        """`output` `[rows, features]` plus what the adapters of `mask` add to it."""
         columns, (a, b) = self._rows.columns, self._packed
         if a is None or b is None or columns != slice(0, len(self._a)):
             return torch.addmm(output, nn.functional.linear(input, self._a[columns]).mul_(mask), self._b[columns])
@@ -115,16 +115,16 @@ class LoraLayers:
         self._model = model
         self._rows = Rows()
         self._wrapped: dict[str, LoraLinear] = {}
-        #: Of the stack, by adapter: another dictionary whenever other adapters are carried.
+        #: Each adapter's columns of the stack: a new dictionary whenever other adapters are carried.
         self.columns: dict[Adapter, slice] = {}
-        #: Linear layers that cannot be adapted: of their inputs' rows nobody knows whose token they are.
+        #: Linear layers that cannot be adapted: the rows of their inputs cannot be matched to tokens.
         self.unsuited: set[str] = set()
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """See by the forwards meanwhile which layers get one row for each token, as adapting them needs.
+        """Watch forwards to learn which layers get one row for each token: only those can be adapted.
 
-        Layers outside the decoder (towers) need it not: they run for one sequence at a time.
+        Layers outside the decoder (towers) are exempt: they run for one sequence at a time.
         """
         decoder = {id(module) for module in self._model.get_decoder().modules()}
         shapes, head = linear_shapes(self._model), self._head_path()
@@ -154,7 +154,7 @@ class LoraLayers:
         return bool(self._wrapped)
 
     def carry(self, adapters: Sequence[Adapter]) -> None:
-        """Have exactly these adapters in the model. Not while it runs. Where that raises anything, all is as before."""
+        """Carry exactly these adapters in the model, while it does not run. If this raises, nothing has changed."""
         starts = accumulate((adapter.rank for adapter in adapters), initial=0)
         wanted = {path for adapter in adapters for path in adapter.pairs}
         layers = {path: self._wrapped.get(path) or self._layer(path) for path in wanted}
@@ -172,7 +172,7 @@ class LoraLayers:
 
     @contextmanager
     def of(self, items: Sequence[ScheduledSequence], selected: Sequence[int] | None = None) -> Iterator[None]:
-        """Adapt one forward of these sequences' packed rows; `selected` are those of which scores are made."""
+        """Adapt one forward of these sequences' packed rows; `selected` are the rows whose logits are computed."""
         if not concerns(items):
             yield
             return
@@ -198,7 +198,7 @@ class LoraLayers:
         rows.head = rows.mask if selected is None else rows.mask[upload(selected, device, torch.long)]
 
     def _head_path(self) -> str | None:
-        """Of the layer that makes scores, which may see the rows alone that scores are wanted of."""
+        """The path of the LM head, which may see only the rows whose logits are wanted."""
         head = self._model.get_output_embeddings()
         return next((path for path, module in self._model.named_modules() if module is head), None)
 
@@ -223,7 +223,7 @@ def linear_shapes(model: "PreTrainedModel") -> dict[str, tuple[int, int]]:
 
 
 def widths(module: nn.Module) -> tuple[int, int] | None:
-    """Of a linear layer's input and output; None for any other module."""
+    """The widths of a linear layer's input and output; None for any other module."""
     if isinstance(module, Conv1D):
         return module.nx, module.nf
     inputs, outputs = getattr(module, "in_features", None), getattr(module, "out_features", None)
@@ -231,6 +231,6 @@ def widths(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _padded(pair: Pair, rank: int) -> Pair:
-    """The same product with `rank` columns."""
+    """The pair padded to `rank` with zeros, which changes nothing in its product."""
     missing = rank - len(pair.a)
     return Pair(nn.functional.pad(pair.a, (0, 0, 0, missing)), nn.functional.pad(pair.b, (0, missing)))

@@ -1,4 +1,4 @@
-"""Arguments as `{key:<|"|>text<|"|>,days:3}`: JSON but for its keys, and for strings, which stand between marks.
+"""Arguments as `{key:<|"|>text<|"|>,days:3}`: JSON except that keys have no quotes, and strings are between marks.
 
 Gemma's models write so, and at times `(key=<|"|>text<|"|>)` in its place. Knows no templates and no tokens.
 """
@@ -10,19 +10,19 @@ import re
 from functools import lru_cache
 from typing import Any
 
-#: How transformers' parser of JSON is told of marks.
+#: The option that tells transformers' JSON parser the marks.
 MARKS = "string_delims"
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 def content_args(mark: str) -> dict[str, Any]:
-    """The same for a field of a response template."""
+    """The parser's options for such arguments, in a field of a response template."""
     return {"unquoted_keys": True, MARKS: [[mark, mark]]}
 
 
 def as_json(text: str, args: dict[str, Any]) -> str:
-    """A text of a field with these arguments as JSON, cut where it is cut. What is none stays none."""
+    """The text of a field with these options as JSON, cut off where it is cut off; unchanged without marks."""
     marks = {mark for pair in args.get(MARKS, []) for mark in pair}
     if len(marks) != 1:
         return text
@@ -32,7 +32,7 @@ def as_json(text: str, args: dict[str, Any]) -> str:
 
 
 def _braced(text: str, mark: str) -> str:
-    """Round brackets as braces; the last is none of them where a string is cut."""
+    """The text with braces for round brackets; a last bracket inside a string that is cut off is none of these."""
     body = text.strip()
     if not body.startswith("("):
         return text
@@ -63,7 +63,7 @@ def _as_json(found: re.Match[str]) -> str:
 
 
 def _word(word: str, after: str) -> str:
-    """A key, a string without marks, or what JSON has a word for."""
+    """A key, a string without marks, a number, or one of JSON's constants, as JSON."""
     value = _WORDS.get(word, word)
     if after not in (":", "=") and (value in _WORDS.values() or _NUMBER.fullmatch(value)):
         return value

@@ -12,11 +12,11 @@ from typing import Any
 from nbgen.engine.argument_grammar import KNOWN, NAME, SHARED, members
 from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 
-#: What this way is called here, before its mark.
+#: The name of this style of arguments, which the mark follows.
 MARKED = "marked "
 #: How deeply values may be nested, those that refer to others included.
 MAX_DEPTH = 8
-#: Items of a list that does not say how many it has.
+#: The most items of a list.
 MAX_ITEMS = 256
 _OF_STRINGS = ("pattern", "format", "minLength", "maxLength")
 _OF_LISTS = ("prefixItems", "contains", "uniqueItems")
@@ -24,7 +24,7 @@ _PLAIN = ("integer", "number", "boolean", "null")
 
 
 class MarkedArguments:
-    """Makes parts of schemas; a `strict` one of no schema that says more than the part."""
+    """Makes parts from schemas; if `strict`, not from a schema that asks for more than the part enforces."""
 
     def __init__(self, mark: str, shared: Mapping[str, Any], *, strict: bool) -> None:
         self._mark = mark
@@ -33,12 +33,12 @@ class MarkedArguments:
 
     @classmethod
     def of(cls, parameters: dict[str, Any], style: str, *, strict: bool) -> Format | None:
-        """What a function takes; None for parameters that cannot be written so."""
+        """The part for a function's parameters; None for parameters that cannot be written this way."""
         shared = {f"#/{key}/{name}": each for key in SHARED for name, each in parameters.get(key, {}).items()}
         return cls(style.removeprefix(MARKED), shared, strict=strict).value({"type": "object", **parameters}, 0)
 
     def value(self, schema: Any, depth: int) -> Format | None:
-        """Any value of a schema."""
+        """The part for any value of a schema; None for a schema that has no part."""
         if isinstance(schema, dict) and "$ref" in schema:
             schema = self._shared.get(schema["$ref"])
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
@@ -71,7 +71,7 @@ class MarkedArguments:
             return None
         if most == 0:
             return text("[]")
-        # A count, for xgrammar refuses what may go on for ever in a tag without an end, as a call has.
+        # A count, because xgrammar refuses an endless repeat in a tag without an end, such as a call's.
         more = {"type": "repeat", "min": max(0, least - 1), "max": most - 1, "content": sequence(text(","), item)}
         items = sequence(item, more)
         return sequence(text("["), items if least else optional(items), text("]"))
@@ -81,7 +81,7 @@ class MarkedArguments:
         names = all(map(NAME.fullmatch, properties))
         if not names or not KNOWN.union(SHARED).issuperset(schema) or not set(properties).issuperset(required):
             return None
-        # A function without properties takes nothing; an object without any may be of any.
+        # A function without properties takes nothing; any other object without properties may have any.
         if not properties and schema.get("additionalProperties", depth > 1) is not False:
             return None
         values = {name: self.value(each, depth) for name, each in properties.items()}

@@ -1,9 +1,9 @@
-"""What xgrammar reads in no schema, but in a grammar's text: counts that it keeps while an answer is written; regexes.
+"""Marks for what xgrammar takes in a grammar's text but not in a schema: regexes, and counts kept while it matches.
 
-A count that is written out has states to compile, each against the whole vocabulary: of 150,000 tokens 20 seconds for
-four strings of some hundred characters; `max_chars` of a rule has none. And a pattern becomes many rules, at whose ends
-each token is tried: 30 ms, where a `Regex` takes microseconds. So a pattern has marks, and in the grammar's text rules
-take the places of the marks. An escape counts as the characters it is written with. Plain Python.
+A count that is written out has states to compile, each against the whole vocabulary: with 150,000 tokens, 20 seconds
+for four strings of some hundred characters. A rule's `max_chars` has no such states. And a pattern becomes many rules,
+at whose ends each token is tried: 30 ms, where a `Regex` takes microseconds. So patterns get marks, which rules replace
+in the grammar's text. An escape counts as the characters it is written with. Plain Python.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 from nbgen.engine.grammar import GrammarError
 
-#: Marks are characters of the last plane, which are private: these, and as many further as are counted.
+#: Marks are private characters of the last plane: one of these, plus the count or the regex's index.
 _OF_CLASS, _OF_RULE, _OF_TEXT, _OF_REGEX = 0x100000, 0x104000, 0x108000, 0x10C000
 #: The greatest count that a mark can say.
 MOST = 0x3FFF
 #: Regexes that there are marks for.
 MOST_REGEXES = 0x3C00
-#: One of them in JSON, or by a name that a pattern or grammar in it has.
+#: A mark in JSON, as the character or as an escape of JSON, of a pattern or of a grammar.
 _OWN = re.compile(r"[\U00100000-\U0010fbff]|\\u[dD][bB]([c-eC-E].|[fF][^fF])|\\U0010(?![fF][c-fC-F])")
 _MARK = re.compile(
     r'(?P<set>\[(?:\\.|[^\]\\])*\]) "\\U0010(?P<of_class>[0-3]\w{3})"'
@@ -28,9 +28,9 @@ _MARK = re.compile(
     r'|"\\U0010(?P<of_text>[89ab]\w{3})"'
     r'|"\\U0010(?P<of_regex>(?:[c-e]\w|f[0-9ab])\w\w)"'
 )
-#: The same wherever in a grammar they stand, or else a class or a text, within which nothing is one.
+#: A mark anywhere in a grammar, or else a whole class or text, inside which nothing is a mark.
 _MARK_OR_WHOLE = re.compile(rf'{_MARK.pattern}|\[(?:\\.|[^\]\\])*+\]|"(?:\\.|[^"\\])*+"')
-#: A rule that is a mark and no more.
+#: A rule that consists of one mark.
 _ALONE = re.compile(rf"^(?P<name>\w+) ::= \(\((?:{_MARK.pattern})\)\)$", re.MULTILINE)
 _LITERAL = r'"\U0010'
 _PLAIN = r"[ !#-[\]-\ud7ff\ue000-\U0010ffff]"
@@ -47,22 +47,22 @@ counted_low ::= [dD] [c-fC-F] {_HEX} {_HEX}
 
 
 def mark_of_class(count: int, characters: str) -> str:
-    """In a pattern: so many characters of a class, at most."""
+    """For use in a pattern: at most `count` characters of a class."""
     return f"{characters}{chr(_OF_CLASS + count)}"
 
 
 def mark_of_rule(count: int, regex: str) -> str:
-    """In a pattern: what matches a regex of no class, of so many characters at most, and what belongs to the last."""
+    """For use in a pattern: at most `count` characters of a regex that is no class, and the rest of the last match."""
     return f"{regex}{chr(_OF_RULE + count)}"
 
 
 def mark_of_text(count: int) -> str:
-    """In a pattern: so many characters, at most, of the text of a JSON string, with its escapes."""
+    """For use in a pattern: at most `count` characters of a JSON string's text, with its escapes."""
     return chr(_OF_TEXT + count)
 
 
 def mark_of_regex(regex: str, regexes: list[str]) -> str:
-    """In place of a pattern: that regex, one of those that are told with the grammar's text."""
+    """For use in place of a pattern: `regex`, which is added to the `regexes` that `with_rules` takes."""
     if regex not in regexes:
         regexes.append(regex)
     return chr(_OF_REGEX + regexes.index(regex))
@@ -74,9 +74,9 @@ def is_marked(text: str) -> bool:
 
 
 def with_rules(ebnf: str, source: str, regexes: Sequence[str] = ()) -> str:
-    """The text of a grammar with rules in the places of marks.
+    """The text of a grammar with rules in place of marks.
 
-    Raises GrammarError where what it was made of has characters that look like marks.
+    Raises GrammarError where its `source` has characters that look like marks.
     """
     if _LITERAL not in ebnf:
         return ebnf

@@ -1,4 +1,4 @@
-"""Image, sound and video files decoded in a process of their own, which is given so much memory and time, no more."""
+"""Decodes image, sound and video files in a process of its own, with limited memory and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ D = TypeVar("D", Decoded, DecodedVideo)
 
 SECONDS = 10.0
 MEMORY_BYTES = 2 * 2**30
-#: glibc's: memory of one image is kept for the next, or each page of it costs a fault again (7 of 12 ms a megapixel).
+#: glibc's options to keep one image's memory for the next, or each page costs a fault again (7 of 12 ms a megapixel).
 KEEPING = {"MALLOC_TRIM_THRESHOLD_": str(2**26), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
 

@@ -1,8 +1,8 @@
-"""What a model's towers make of images and sounds, on the way into its decoder: seen once, and put there in every step.
+"""Captures once what a model's towers make of images and sounds for its decoder, and gives it to that in every step.
 
-The model runs as transformers ships it on what its processor made, and is stopped at its decoder: the arguments that
-come there (merged embeddings, positions in several axes, deep features, masks) are all there is to know, whatever the
-model. In a step of packed tokens the same arguments are put in place of the decoder's own, row by row.
+transformers' own model runs on its processor's output, and is stopped at its decoder: the arguments that arrive there
+(merged embeddings, positions in several axes, deep features, masks) are all that is needed, for any model. In a step of
+packed tokens these arguments replace the decoder's own, row by row.
 """
 
 import inspect
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 #: The decoder's arguments whose rows are `[visual tokens, width]` for each of its first layers (Qwen3-VL).
 DEEP, DEEP_MASK = "deepstack_visual_embeds", "visual_pos_masks"
 HANDLED = {"inputs_embeds", "position_ids", "attention_mask", DEEP, DEEP_MASK}
-#: What a model calls the type of each token, where its forward wants to be told.
+#: Names of the argument for the type of each token, where a model's forward takes one.
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 TYPE_NUMBERS = {"image": 1, "video": 2, "audio": 3}
-#: What a configuration calls those of a type's tower: a model may have none.
+#: What a configuration calls that of a type's tower, which a model may lack.
 TOWERS = {"image": "vision_config", "video": "vision_config", "audio": "audio_config"}
-#: A decoder with arguments, or masks, that no step here could give it.
+#: The refusal where a decoder takes arguments, or masks, that no step here could give it.
 UNKNOWN = InvalidRequest("this model reads media in a way that is not served; it takes text", field="image_data")
 
 
@@ -67,7 +67,7 @@ def begins(item: ScheduledSequence) -> bool:
 
 
 class MediaEncoder:
-    """Runs the towers of one model. `placeholders` are the ids that something of a type is put in place of."""
+    """Runs the towers of one model. `placeholders` are the ids that media's embeddings replace, with their types."""
 
     def __init__(self, model: "PreTrainedModel") -> None:
         self._model = model
@@ -78,9 +78,9 @@ class MediaEncoder:
 
     @torch.inference_mode()
     def encode(self, prompt: MediaPrompt, namespace: Namespace = COMMON) -> None:
-        """Run the towers and fill in what the prompt does not know yet. Raises InvalidRequest.
+        """Run the towers and fill in the prompt's missing fields. Raises InvalidRequest.
 
-        What they make of the same media is kept for others of the same `namespace`.
+        The towers' results are kept for other prompts with the same media and the same `namespace`.
         """
         ids = torch.tensor([prompt.ids], device=self._device)
         try:
@@ -114,7 +114,7 @@ class MediaEncoder:
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
 
     def overlay(self, items: list[ScheduledSequence]) -> AbstractContextManager[Any]:
-        """Around a forward of packed `items`: the decoder gets what was encoded of those with media, from now on."""
+        """Hold this around a forward of packed `items`: from the call on, the decoder gets the encoded media."""
 
         def replace(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             return args, {**kwargs, **_merged(items, kwargs)}
@@ -134,7 +134,7 @@ class MediaEncoder:
             raise _Reached(kwargs)
 
         text = self._model.config.get_text_config()
-        implementation, text._attn_implementation = text._attn_implementation, "sdpa"  # which has masks to look at
+        implementation, text._attn_implementation = text._attn_implementation, "sdpa"  # sdpa gets masks to look at
         try:
             with self._model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True, prepend=True):
                 self._model(input_ids=ids, use_cache=False, **inputs)
@@ -161,7 +161,7 @@ class MediaEncoder:
         return tensor.to(self._device, self._model.dtype if tensor.is_floating_point() else None)
 
     def _place(self, encoded: Encoded, ids: torch.Tensor, kind: str, feature: torch.Tensor) -> None:
-        """Put what was embedded elsewhere into its places; wider rows hold deep features after the embedding."""
+        """Put precomputed embeddings into their places; wider rows hold deep features after the embedding."""
         width = encoded.embeds.shape[1]
         if feature.shape[1] % width:
             raise InvalidRequest(
@@ -178,7 +178,7 @@ class MediaEncoder:
 
 
 def placeholders(config: Any) -> dict[int, str]:
-    """The ids that a model of this configuration puts something else in place of, and what."""
+    """The ids that media's embeddings replace in a model of this configuration, with the type of the media."""
     kinds = [kind for kind in TYPE_NUMBERS if getattr(config, TOWERS[kind], config) is not None]
     names = [(f"{kind}_token_{end}", kind) for kind in kinds for end in ("id", "index")]
     found = {getattr(config, name, None): kind for name, kind in names}
@@ -186,7 +186,7 @@ def placeholders(config: Any) -> dict[int, str]:
 
 
 def _rows(arguments: dict[str, Any], length: int) -> dict[str, torch.Tensor]:
-    """Arguments with a row for each token that nothing else here knows. Raises InvalidRequest for any other tensor."""
+    """Other arguments that have a row for each token. Raises InvalidRequest for any other tensor."""
     others = {name: value for name, value in arguments.items() if name not in HANDLED}
     tensors = {name: value for name, value in others.items() if isinstance(value, torch.Tensor) and value.dim() > 1}
     if any(value.shape[:2] != (1, length) for value in tensors.values()):
@@ -195,7 +195,7 @@ def _rows(arguments: dict[str, Any], length: int) -> dict[str, torch.Tensor]:
 
 
 def _blocks_of(mask: Any, config: Any) -> tuple[tuple[tuple[int, int], ...], bool]:
-    """Tokens that see each other in both directions, and whether only layers with a sliding window know of them."""
+    """Tokens that see each other in both directions, and whether they do so only in layers with a sliding window."""
     if not isinstance(mask, dict):
         return _blocks(mask), False
     found = _blocks(mask.get("full_attention", next(iter(mask.values()), None)))
@@ -206,7 +206,7 @@ def _blocks_of(mask: Any, config: Any) -> tuple[tuple[tuple[int, int], ...], boo
 
 
 def _blocks(mask: Any, window: int | None = None) -> tuple[tuple[int, int], ...]:
-    """`start` and `stop` of each block that a mask has, which a `window` may bound. Raises InvalidRequest."""
+    """`start` and `stop` of each bidirectional block in a mask, which a `window` may bound. Raises InvalidRequest."""
     if mask is None or mask.dim() != 4:
         return ()
     seen = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
@@ -227,7 +227,7 @@ def _blocks(mask: Any, window: int | None = None) -> tuple[tuple[int, int], ...]
 
 
 def _merged(items: list[ScheduledSequence], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The decoder's arguments with the rows of prompts with media in their places. `kwargs` are those of `[B, T]`."""
+    """The arguments to replace among the decoder's `kwargs`, for `[B, T]`, with the rows of prompts with media."""
     parts = list(_parts(items))
     embeds = kwargs["inputs_embeds"].clone()
     merged: dict[str, Any] = {"inputs_embeds": embeds}
@@ -244,7 +244,7 @@ def _merged(items: list[ScheduledSequence], kwargs: dict[str, Any]) -> dict[str,
 
 
 def _parts(items: list[ScheduledSequence]) -> Iterator[tuple[slice, slice, Encoded]]:
-    """Packed rows, tokens of the prompt, and what was encoded of it."""
+    """For each item with media: its packed rows, its tokens of the prompt, and what was encoded of the prompt."""
     for start, item in packed(items):
         if begins(item):
             media, first = item.sequence.media, item.sequence.num_computed

@@ -1,4 +1,4 @@
-"""What holds of every file with a medium, whatever decodes it: its size is bounded, and its faults are a refusal."""
+"""What holds for every media file, whatever decodes it: its size is limited, and a fault in it refuses the request."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from nbgen.media_types import MAX_BYTES, MediaType
 
 @contextmanager
 def decoding(data: memoryview, type: MediaType, place: str, formats: str) -> Iterator[None]:
-    """Around what decodes a file of one of these formats. `place` names it to whoever sent it.
+    """Hold this around code that decodes a file of one of these formats. `place` names it to whoever sent it.
 
     Raises InvalidRequest for a file that is too large, or cannot be decoded.
     """

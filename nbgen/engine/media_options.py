@@ -1,4 +1,4 @@
-"""The options that clients send with media, for the model's processor: known ones, of sizes that a process can bear."""
+"""The options that clients send with media for the model's processor, within limits that a process can bear."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -10,18 +10,18 @@ from nbgen.messages import Media
 
 #: Options of clients that mean nothing to a processor.
 IGNORED = {"detail"}
-#: Pieces that an image is cut into, each of a size of the model's own.
+#: The most pieces that an image is cut into, each of a size that the model fixes.
 MAX_PIECES = 64
-#: Tokens that one is made smaller for, or larger.
+#: The most tokens that an image is resized for.
 MAX_TOKENS = 1120
-#: What is the model's to say, and would make an image of few tokens as large as a client wants.
+#: Options that only the model may set: with them a client could make an image of few tokens as large as it wants.
 OWN = {"patch_size", "pooling_kernel_size"}
 
 Options = dict[str, bool | int | float | str]
 
 
 def of(media: Sequence[Media], kind: str, processor: Any) -> Options:
-    """What holds for all `media`, which are of one kind, and which this processor prepares. Raises InvalidRequest."""
+    """The options of all `media`, which are of one kind, and which this processor prepares. Raises InvalidRequest."""
     given = [{name: value for name, value in each.options.items() if name not in IGNORED} for each in media]
     if any(each != given[0] for each in given):
         raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
@@ -37,7 +37,7 @@ def of(media: Sequence[Media], kind: str, processor: Any) -> Options:
 
 
 def _most(name: str, count: int) -> int:
-    """The largest value: of pixels, pieces, tokens, or of a side, which another is up to MAX_RATIO times as long as."""
+    """The largest value: of tokens, pixels, pieces, or a side; the other side may be MAX_RATIO times as long."""
     if name.endswith("tokens"):
         return MAX_TOKENS
     if name.endswith("pixels"):

@@ -1,4 +1,4 @@
-"""A prompt with images, sounds or videos in it: its ids with every placeholder expanded, and what its media become.
+"""A prompt with images, sounds or videos: its ids with every placeholder expanded, and what its media become.
 
 Plain Python, no tensors of its own making. Knows no model.
 """
@@ -17,11 +17,11 @@ from nbgen.messages import Media
 class MediaPrompt:
     """What the samples of one request share.
 
-    `inputs` are the tensors that the model's forward takes besides `ids`; `features` those that take the place of
+    `inputs` are the tensors that the model's forward takes besides `ids`; `features` are embeddings that replace
     placeholders as they are, `[tokens, width]` for each modality. `keys` are the ids that a prefix cache sees: where a
-    medium stands, they tell its content. Only once it was encoded the rest is known: `encoded` is the encoder's,
-    `shift` what a position of the answer differs from its index by, `blocks` (`start`, `stop`) tokens that see each
-    other in both directions: in all layers, or `windowed` in those with a sliding window, and within that.
+    medium stands, they tell its content. The rest is known only after encoding: `encoded` is the encoder's result,
+    `shift` is by how much a position of the answer differs from its index, and `blocks` (`start`, `stop`) are tokens
+    that see each other in both directions: in all layers, or if `windowed` in those with a sliding window, within it.
     """
 
     ids: list[int]
@@ -44,13 +44,13 @@ class MediaPrompt:
         inputs: dict[str, Any],
         features: dict[str, Any] | None = None,
     ) -> "MediaPrompt":
-        """The prompt of `ids` with these media; `type_of` says which of the ids stand for one."""
+        """The prompt of `ids` with these media; `type_of` gives the type of an id that is a placeholder."""
         tokens = Counter(kind for kind in map(type_of, ids) if kind is not None)
         return cls(ids, keys_of(ids, media, type_of), inputs, features or {}, tokens=dict(tokens))
 
 
 def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int], str | None]) -> list[int]:
-    """Ids, with numbers below zero in place of those that `type_of` says stand for a medium: its content's.
+    """The ids, with negative numbers, made from a medium's content, in place of its placeholders (`type_of`).
 
     Media of a type get a run of placeholders each. Where there are more runs (an image in tiles), each stands for all
     media of that type.
@@ -66,14 +66,14 @@ def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int],
         content = own[seen[kind]] if counts[kind] == len(own) else hashlib.sha256(b"".join(own)).digest()
         first = int.from_bytes(hashlib.sha256(content + bytes([counts[kind] == len(own)])).digest()[:12])
         seen[kind] += 1
-        # A token of it tells the run's length as well: in one block each sees the last.
+        # Each key tells the run's length as well: in a bidirectional block each token sees the last.
         for offset, index in enumerate(run):
             keys[index] = -1 - ((first << 64) + (len(run) << 32) + offset)
     return keys
 
 
 def _digest(media: Media) -> bytes:
-    """Of all that decides what the medium becomes."""
+    """A hash of all that decides what the medium becomes."""
     content = hashlib.sha256(repr((media.type, media.format, sorted(media.options.items()))).encode())
     content.update(media.data)
     for tensor in media.tensors:

@@ -1,7 +1,7 @@
 """The process that decodes files of clients, `python -m nbgen.engine.media_worker MEMORY`: images, sounds and videos.
 
 Decoders are large, old and written in C: on a hostile file one may take for ever, use up its memory or crash, and only
-this process ends. It ends with its input. Knows no requests, and no torch.
+this process ends. It also ends when its input does. Knows no requests, and no torch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from nbgen.safetensors_file import is_whole
 
 SHARE = 0.25
 MOST_BYTES = 8 * 2**30
-#: Of a machine's memory, and no more than so many bytes: with less of it free, others may soon get none.
+#: Memory is short with less free than this share of it and than this many bytes: others may soon get none.
 SHORT_SHARE = 1 / 16
 SHORT_BYTES = 2**30
 
@@ -49,7 +49,7 @@ def device_memory(device: torch.device, root: Path = container.ROOT) -> tuple[in
 def is_short(device: torch.device) -> bool:
     """Whether so little of the machine's memory is free that a notebook may soon be killed for want of it.
 
-    Never of a GPU: what it cannot give is refused, and nobody is killed.
+    Never on a GPU: what it cannot give is refused, and no process is killed.
     """
     if device.type == "cuda":
         return False
@@ -58,7 +58,7 @@ def is_short(device: torch.device) -> bool:
 
 
 class Plenty:
-    """Whether memory may be taken for what is merely kept. Asked for every block, and looked up once a second."""
+    """Whether memory may be taken for data that is merely cached. Called for every block, measured once a second."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -75,7 +75,7 @@ class Plenty:
 def drop_pages(*tensors: torch.Tensor) -> None:
     """Let go of the memory behind tensors that are mapped from safetensors files; it is read again if need be.
 
-    What lies anywhere else stays: only of a file's pages is there another copy.
+    Other tensors stay in memory: only a file's pages have another copy.
     """
     is_mapped = _mapped_from_weights()
     for start, stop in map(_whole_pages, tensors):
@@ -95,9 +95,9 @@ def _whole_pages(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _mapped_from_weights() -> Callable[[int, int], bool]:
-    """Whether what lies from an address to another is mapped from a file of weights, as things are now.
+    """Tells whether the memory between two addresses is mapped from a file of weights, by the present mappings.
 
-    By what is in the file: a hub's cache keeps files under names that say nothing.
+    A file is recognised by its content: a hub's cache keeps files under names that say nothing.
     """
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if maps.is_file() else []
@@ -115,16 +115,16 @@ def _of_files(lines: list[str]) -> Iterator[list[str]]:
 
 @cache
 def _has_weights(path: str, _inode: str) -> bool:
-    """Whether it is a safetensors file; what has another inode was put in its place."""
+    """Whether it is a safetensors file; the inode tells a file from another that replaces it."""
     with suppress(OSError):  # it was removed, or replaced, since it was mapped
         return os.path.isfile(path) and is_whole(Path(path))
     return False
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether the error says that memory could not be had.
+    """Whether the error says that memory ran out.
 
-    On a CPU torch's own has no type of its own, but the system's words; on a GPU not only the allocator raises such
+    On a CPU torch raises a RuntimeError with the system's words; on a GPU not only the allocator can run out
     (launches, cuBLAS, Triton).
     """
     words = str(error)
@@ -142,13 +142,13 @@ def used_memory(device: torch.device) -> int:
 
 
 def report(device: torch.device) -> dict[str, Any]:
-    """What a status says of it: the device's bytes that this process holds, and all that there are."""
+    """The memory fields of a status: the device's bytes that this process holds, and all that there are."""
     _free, total = device_memory(device)
     return {"memory_used": used_memory(device), "memory_total": total}
 
 
 def give_back(device: torch.device) -> None:
-    """Hand what nobody refers to any more from this process's allocators back to the system."""
+    """Return memory that nothing refers to any more from this process's allocators to the system."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

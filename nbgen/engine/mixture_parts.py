@@ -1,4 +1,4 @@
-"""Feed-forwards of many experts, and what chooses among them, where families' code is known (`known_code`)."""
+"""Feed-forwards of many experts, and their routers, for families whose code is known (`known_code`)."""
 
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ from nbgen.engine.known_code import like
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_linear import suits
 
-#: Whose experts have norms of their own, as what chooses them has: a layer has them beside its feed-forward.
+#: A layer with experts beside its feed-forward; they and their router have norms of their own.
 APART = "gemma4.Gemma4TextDecoderLayer"
-#: Feed-forwards of many experts, and what is called what chooses them.
+#: Feed-forwards of many experts, and the attribute that holds the router.
 MIXTURES = {
     "mixtral.MixtralSparseMoeBlock": "gate",
     "qwen3_moe.Qwen3MoeSparseMoeBlock": "gate",
@@ -35,20 +35,20 @@ MIXTURES = {
     APART: "router",
 }
 APART_NORMS = ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1")
-#: What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself
-#: or as a share of those chosen; or, one after the other, its share of a softmax over those near it that are left.
+#: An expert's weight: its share of a softmax over the chosen ones or over all; the sigmoid of its score, by itself or
+#: as a share of the chosen ones' sum; or, one after another, its share of a softmax over near ones that are left.
 OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN, OF_NEAR = range(5)
-#: What of these is told to be a share of those chosen.
+#: What a weight becomes if a router makes it a share of the chosen ones' sum (`norm_topk_prob`).
 SHARED = {OF_ALL: OF_CHOSEN, LOGISTIC: LOGISTIC_OF_CHOSEN}
-#: Of one group, that one, whatever it is worth.
+#: The `groups` of a router without groups: one, which is always open.
 ALL_GROUPS = 1, 1, 1
 
 
 class Kind(NamedTuple):
-    """How a router chooses: what an expert counts, unless that is told to be a share of those chosen.
+    """How a router chooses: an expert's weight is by `counting`, unless it is made a share of the chosen ones' sum.
 
-    That is rounded if it `rounds`; scores are not, where they are `exact`. To the sum of those chosen `least` is added;
-    or it says what is near.
+    Weights are rounded if it `rounds`; scores are not, if they are `exact`. `least` is added to the sum of the chosen
+    weights; for `OF_NEAR` it says what is near.
     """
 
     counting: int
@@ -74,24 +74,24 @@ ROUTERS = {
     "hy_v3.HYV3TopKRouter": Kind(LOGISTIC_OF_CHOSEN, rounds=False, exact=True, least=1e-20),
     "phimoe.PhimoeTopKRouter": Kind(OF_NEAR, rounds=True),
 }
-#: What they choose with is a linear layer.
+#: Attributes of routers that hold a linear layer.
 LINEAR = ("proj", "wg")
-#: A sum that is never less than this is as good as one to which it is added.
+#: A lower limit of the sum up to this is as good as adding it to the sum.
 MOST_ADDED = 1e-6
-#: By how a router says that it chooses, how many of a group's experts say what it is worth; none, where there are none.
+#: By a router's `topk_method`: how many of a group's best experts make the group's score; 0 where there are no groups.
 BEST = {None: 2, "greedy": 0, "group_limited_greedy": 1}
-#: What experts are done when they are chosen.
+#: Attributes that hold what is added to experts' scores for choosing alone.
 FAVOURS = ("expert_bias", "e_score_correction_bias")
 
 
 class RouterParts(NamedTuple):
-    """A row goes to `each` of the experts of which `weight` `[experts, in]`, and a `bias`, make most.
+    """A row goes to the `each` experts with the greatest scores, which `weight` `[experts, in]` and a `bias` make.
 
-    Without a weight, that is one of the layer's products; its scores are not rounded where it is float32. How that is
-    done is its `kind`, whose `counting` is what it is here. When they are chosen, each expert is done a `favour`, and
-    only those of the best `groups` are: so many of so many, which are worth what so many of theirs have. What they
-    count is multiplied by a `factor`, or by each one's `counts`. What goes in may have a `norm` of its own, and counts
-    `scale` times then.
+    Without a weight, the router is one of the layer's products. Scores of a float32 linear layer are not rounded.
+    `kind` says how it chooses, with the `counting` of this very router. For choosing, `favour` is added to the scores,
+    and only experts of the best groups are taken: `groups` are the number of open groups, of all groups, and of the
+    experts that make a group's score. Experts' weights are multiplied by a `factor`, or by each one's `counts`. The
+    input may have a `norm` of its own, and is then multiplied by `scale`.
     """
 
     weight: torch.Tensor | None
@@ -107,7 +107,7 @@ class RouterParts(NamedTuple):
 
     @classmethod
     def of(cls, block: Any, router: Any) -> "RouterParts":
-        """Of what a block chooses with. Raises ValueError for another way."""
+        """The parts of a block's `router`. Raises ValueError for one that is not known."""
         name = like(router, ROUTERS)
         weight = None if name is None else _weight(router, ROUTERS[name])
         if name is None or not (weight is None or suits(weight, any_outputs=True)):
@@ -124,7 +124,7 @@ class RouterParts(NamedTuple):
         if getattr(router, "norm_topk_prob", False):
             kind = kind._replace(counting=SHARED.get(kind.counting, kind.counting))
         each = router.top_k
-        if kind.counting == OF_NEAR:  # whose code takes two, whatever it is told
+        if kind.counting == OF_NEAR:  # its code takes two, whatever `top_k` is
             each, kind = 2, kind._replace(least=2 * router.router_jitter_noise)
         bias = getattr(router, "bias", None)
         factor = part(router, "routed_scaling_factor", "router_scaling_factor") or 1.0
@@ -132,7 +132,7 @@ class RouterParts(NamedTuple):
 
 
 def _weight(router: Any, kind: Kind) -> torch.Tensor | None:
-    """None where a linear layer makes scores, which is one of the products of what is around, if it rounds them."""
+    """The router's weight; None for a linear layer that rounds its scores: that is one of the layer's products."""
     linear = part(router, *LINEAR)
     weight: torch.Tensor | None = getattr(router if linear is None else linear, "weight", None)
     if weight is None or (linear is not None and weight.dtype != torch.float32):
@@ -147,7 +147,7 @@ def _favour(block: Any, router: Any) -> torch.Tensor | None:
 
 
 def _groups(router: Any) -> tuple[int, int, int]:
-    """Raises ValueError where those chosen do not all come from open groups."""
+    """The router's `groups`. Raises ValueError where open groups have too few experts to choose from."""
     method = getattr(router, "topk_method", None)
     if method not in BEST:
         raise ValueError(f"its way to choose among experts ({method}) is not known")
@@ -162,8 +162,8 @@ def _groups(router: Any) -> tuple[int, int, int]:
 class Mixture(NamedTuple):
     """A feed-forward of many `experts`, of which a `router` chooses a few.
 
-    Where these stand apart, there are `norms` of what goes into them, of what comes out, and of what comes out of the
-    feed-forward beside them.
+    Experts beside a feed-forward (`APART`) have `norms`: of their input, of their output, and of the feed-forward's
+    output.
     """
 
     experts: NativeExperts

@@ -1,6 +1,6 @@
-"""transformers' list of its models, kept between starts: it makes it of 1,500 files, a tenth of an engine's start.
+"""Keeps transformers' list of its models between starts: making it from 1,500 files is a tenth of an engine's start.
 
-Kept in the user's cache folder for as long as no file is added to a model or taken from it. Knows nothing of models.
+It is in the user's cache folder, and serves until a file is added to a model or removed. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import msgspec
 
 from nbgen.engine.cache_folder import cache_folder, drop_unused, keep, used
 
-#: Where transformers makes lists.
+#: The module in which transformers makes lists.
 MAKER = "transformers.utils.import_utils"
-#: The names that a module has, by module, by the libraries that they need.
+#: By the libraries that they need, and then by module: the names that a module has.
 Names = dict[frozenset[str], dict[str, set[str]]]
 Make = Callable[..., Names]
 
@@ -32,7 +32,7 @@ _Kept = list[tuple[list[str], dict[str, list[str]]]]
 
 @contextmanager
 def model_list_kept() -> Iterator[None]:
-    """Let transformers take its list from where it is kept, if it is imported meanwhile."""
+    """Have transformers use the list that is kept, if it is imported meanwhile."""
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:
@@ -42,7 +42,7 @@ def model_list_kept() -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
-    """Replaces the function that makes lists as soon as there is one."""
+    """Replaces the function that makes lists as soon as its module is imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name == MAKER else None
@@ -60,7 +60,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Lists:
-    """Makes a package's list as transformers does, but for that of its `models`, of which it is asked twice."""
+    """Makes a package's list as transformers does, except for that of `models`, which is kept."""
 
     def __init__(self, make: Make, models: Path) -> None:
         self._make = make
@@ -81,7 +81,7 @@ class _Lists:
             except (OSError, msgspec.DecodeError):
                 names = self._make(self._models)
                 drop_unused(folder, "models-*.msgpack")
-                with suppress(OSError):  # a full disk keeps no engine from starting
+                with suppress(OSError):  # a full disk does not stop an engine from starting
                     keep(file, lambda made: made.write_bytes(_encoded(names)))
                 return names
             used(file)
@@ -94,7 +94,7 @@ def _encoded(names: Names) -> bytes:
 
 
 def _state(models: Path) -> str:
-    """Changes where a file of a model is added or taken away, or transformers is installed anew."""
+    """A hash that changes when a file of a model is added or removed, or transformers is installed anew."""
     with os.scandir(models) as entries:
         changes = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries)
     return hashlib.sha256(repr((str(models), changes)).encode()).hexdigest()[:16]

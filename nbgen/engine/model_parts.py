@@ -1,4 +1,4 @@
-"""What a model does around its layers, where families' code is known (`known_code`)."""
+"""What a model computes before and after its layers, for families whose code is known (`known_code`)."""
 
 import sys
 from collections.abc import Sequence
@@ -74,16 +74,16 @@ DECODERS = (
     "qwen3_next.Qwen3NextModel",
     "nanochat.NanoChatModel",
 )
-#: Whose embeddings have the norm of what the layers make.
+#: Decoders that apply their last norm to the embeddings, too.
 NORMED = ("nanochat.NanoChatModel",)
-#: Whose positions have embeddings, and from the how manieth on.
+#: Decoders with learned position embeddings: the attribute, and the row of position 0.
 PLACES = {
     "gpt2.GPT2Model": ("wpe", 0),
     "gpt_bigcode.GPTBigCodeModel": ("wpe", 0),
     "opt.OPTDecoder": ("embed_positions", 2),
     "biogpt.BioGptModel": ("embed_positions", 2),
 }
-#: What a model makes of its scores: nothing, it divides or multiplies them, or it bends them.
+#: What a model does with its logits: nothing, it divides or multiplies them, or it soft-caps them.
 PLAIN, DIVIDED, MULTIPLIED, BENT = range(4)
 MODELS = {
     **dict.fromkeys(LIKE["model"], PLAIN),
@@ -130,15 +130,15 @@ MODELS = {
     "apertus1p5.Apertus1p5TextForCausalLM": PLAIN,
     "glm4_moe.Glm4MoeForCausalLM": PLAIN,
 }
-#: Around which tokens of media are embedded as padding.
+#: Decoders whose models embed the placeholder tokens of media as padding.
 PADDED = ("gemma4.Gemma4TextModel",)
 NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "layer_norm")
 
 
 class MediaTokens(NamedTuple):
-    """The tokens `ids` that stand for media, and are embedded as `padding` where no medium stands in their place.
+    """The placeholder tokens `ids` of media, which are embedded as `padding` where no medium takes their place.
 
-    Those from `apart` on are embedded by what embeds media (Gemma 3n).
+    Tokens from `apart` on have their embeddings in the media's table (Gemma 3n).
     """
 
     ids: torch.Tensor
@@ -147,7 +147,7 @@ class MediaTokens(NamedTuple):
 
     @classmethod
     def of(cls, model: Any) -> "MediaTokens":
-        """None of them, where a model embeds them as themselves."""
+        """Without `ids` where the model embeds these tokens as themselves."""
         kinds = ("image", "video", "audio") if like(model.get_decoder(), PADDED) else ()
         found = [getattr(model.config, f"{kind}_token_id", None) for kind in kinds]
         ids = torch.tensor([token for token in found if token is not None], dtype=torch.long, device=model.device)
@@ -155,21 +155,21 @@ class MediaTokens(NamedTuple):
         return cls(ids, model.config.get_text_config().pad_token_id or 0, apart)
 
     def embeds(self, items: Sequence[ScheduledSequence]) -> bool:
-        """Whether some of the tokens that are computed next are embedded apart."""
+        """Whether any token that is computed next has its embedding in the media's table."""
         if self.apart == sys.maxsize:
             return False
         return any(token >= self.apart for item in items for token in _next(item))
 
     def padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The tokens by whose embeddings these begin."""
+        """`tokens` with padding in place of the media's."""
         return tokens.masked_fill(torch.isin(tokens, self.ids), self.padding) if len(self.ids) else tokens
 
 
 class ModelParts(NamedTuple):
-    """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
+    """Embeddings that are looked up are multiplied by `embedding`, and all, given ones too, by `hidden`.
 
-    They may have a norm (`embedded`), and `places` `[positions, hidden]` of positions are added to them, if there are
-    any. Scores are divided by `divisor` and bent by `cap`, if that is not 0.
+    They may have a norm (`embedded`). Position embeddings `places` `[positions, hidden]`, if there are any, are added
+    to them. Logits are divided by `divisor` and soft-capped at `cap`, if that is not 0.
     """
 
     norm: NormParts | None
@@ -184,7 +184,7 @@ class ModelParts(NamedTuple):
 
     @classmethod
     def of(cls, model: Any) -> "ModelParts":
-        """Raises ValueError for a model that does anything else around its layers."""
+        """Raises ValueError for a model that computes anything else before or after its layers."""
         decoder, config = model.get_decoder(), model.config.get_text_config()
         ends, around = _ends(model), like(decoder, DECODERS)
         if ends is None or around is None:
@@ -234,7 +234,7 @@ def _places(decoder: Any, kind: str) -> torch.Tensor | None:
 
 
 def _ends(model: Any) -> int | None:
-    """What it makes of its scores. Most that see or hear have code of their own, and make nothing of those of text."""
+    """What the model does with its logits, None if unknown. Most multimodal models have other code, and do nothing."""
     kind = like(model, MODELS)
     if kind is None and model.config.get_text_config() is not model.config:
         return PLAIN

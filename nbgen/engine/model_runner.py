@@ -1,6 +1,6 @@
-"""One forward for a scheduled batch: tokens in, scores of the next token out. Tier A: packed tokens, paged cache.
+"""One forward for a scheduled batch: tokens in, logits (`scores`) out. Tier A: packed tokens, paged cache.
 
-Whose code computes it is chosen step by step, of what the model has (`forward`). Knows nothing of sampling or text.
+Each step is computed by the fastest implementation that suits it (`forward`). Knows nothing of sampling or text.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PromptScores(NamedTuple):
-    """A prompt's scores `[rows, vocab]` at `position` and on, and its hidden states `[rows, hidden]` if asked for."""
+    """A prompt's logits `[rows, vocab]` from `position` on, and its hidden states `[rows, hidden]` if asked for."""
 
     sequence: Sequence
     position: int
@@ -42,11 +42,11 @@ class PromptScores(NamedTuple):
 
 
 class RunOutput(NamedTuple):
-    """The sequences that sample now with their `scores` `[rows, vocab]`, and what prompts wanted of theirs.
+    """The sequences that sample now, their logits `scores` `[rows, vocab]`, and the prompt scores that were asked for.
 
-    `hidden` has the hidden states `[hidden]` behind those scores, and `experts` the first position computed with its
-    and the next ones' experts `[tokens, layers, experts per token]`, of sequences that asked for them. `best` are the
-    tokens `[rows]` of the greatest scores, where a graph has found them.
+    `hidden` holds the hidden states `[hidden]` behind those scores, if any sequence asked. `experts` holds, for each
+    sequence that asked, the first position computed and the experts `[tokens, layers, experts per token]` from it on.
+    `best` are the tokens `[rows]` with the greatest scores, if a CUDA graph has found them.
     """
 
     sampled: list[Sequence]
@@ -57,7 +57,7 @@ class RunOutput(NamedTuple):
     best: torch.Tensor | None = None
 
     def over(self, vocab_size: int) -> "RunOutput":
-        """With scores for a whole vocabulary: what the model has none for never comes next."""
+        """With scores padded to `vocab_size`: a token that the model has no score for is never sampled."""
         if self.scores.shape[-1] >= vocab_size:
             return self
         prompt = [each._replace(scores=_filled(each.scores, vocab_size)) for each in self.prompt]
@@ -68,7 +68,7 @@ class RunOutput(NamedTuple):
         return self._replace(scores=self.scores.float())
 
     def living(self) -> "RunOutput":
-        """What belongs to sequences that have not ended since."""
+        """Only the results of sequences that have not ended since."""
         rows = [row for row, sequence in enumerate(self.sampled) if not sequence.finish_reason]
         decoded = Decoded(self.scores, self.best)
         if len(rows) < len(self.sampled):
@@ -88,9 +88,9 @@ class ModelRunner:
 
     tier = "A"
     chunks_prefill = True
-    #: Whether it computes tokens that the host does not know yet.
+    #: Whether a step may run on token ids that the host does not know yet.
     looks_ahead = True
-    #: Whether rows of a step may be guesses.
+    #: Whether rows of a step may be guesses (speculative decoding).
     takes_guesses = True
     bytes_per_state = 0
 
@@ -111,19 +111,19 @@ class ModelRunner:
 
     @property
     def layers_in(self) -> str:
-        """Whose code the model's layers are (`ModelInfo`)."""
+        """Whose code runs the model's layers (`ModelInfo`)."""
         return self._forwards[0].layers_in
 
     @property
     def long_after(self) -> int | None:
-        """The length beyond which a sequence's keys are others, or None if there is none."""
+        """The length beyond which a sequence's keys are rotated otherwise (LongRoPE), or None if there is none."""
         return self._rotary.long_after
 
     @torch.inference_mode()
     def run(
         self, batch: list[ScheduledSequence], copies: Copies = (), newest: SampledTokens | None = None
     ) -> RunOutput:
-        """Compute the batch's tokens, awaited ones as they are in `newest`, after copying what is cached of them."""
+        """Do the `copies` of cached tokens, then compute the batch; ids that the host lacks come from `newest`."""
         for copy in copies:
             assert isinstance(copy, Copy)
             self.cache.copy(copy.source, copy.target, copy.num_tokens)
@@ -146,20 +146,20 @@ class ModelRunner:
         return RunOutput(list(sampled.values()), scores, prompt, last, experts, best)
 
     def encode(self, sequence: Sequence) -> None:
-        """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
-        with self.lora.of([ScheduledSequence(sequence, 1)]):  # one row of the mask, which holds for all rows
+        """Run the media towers on the sequence's media, with its adapter. Raises InvalidRequest."""
+        with self.lora.of([ScheduledSequence(sequence, 1)]):  # a mask of one row, which applies to all rows
             self.media.encode(sequence.media, sequence.namespace)
 
     def release(self, sequence: Sequence) -> None:
-        """What a sequence holds is the scheduler's, which takes it back."""
+        """Nothing to do: the scheduler itself takes back what the sequence holds."""
 
     def accept(self, guesses: list[Guess]) -> None:
-        """Count guesses of the last step that have come true as computed: their keys and values are."""
+        """Keep the results of guesses that came true. Nothing to do: their keys and values are in the cache."""
 
     def capture(self, max_running: int, context_length: int) -> None:
-        """Let decodes of up to so many sequences run as CUDA graphs over the present cache.
+        """Let decodes of up to `max_running` sequences run as CUDA graphs over the present cache.
 
-        What changes with a sequence's length on the host, or keeps states beside the cache, runs without.
+        A model with other rotary frequencies beyond some length, or with states beside the cache, runs without graphs.
         """
         if self.attention.graphs and self.long_after is None and self.tier == "A":
             blocks = min(-(-context_length // self.cache.block_size), self.cache.num_blocks)
@@ -169,7 +169,7 @@ class ModelRunner:
             self.graphs.prepare()
 
     def vacate(self) -> None:
-        """Give up the cache's memory, and the graphs, which read it, once nothing does that was launched."""
+        """Wait for launched work, then free the cache's memory and the graphs that read it."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.graphs = None
@@ -177,20 +177,20 @@ class ModelRunner:
         self.cache.resize(0)
 
     def decode(self, step: attention.Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """`[B, vocab]` of one token each, `ids` and `positions` `[B, 1]`, of a step that asks nothing of the host."""
+        """Logits `[B, vocab]` for one token each, `ids` and `positions` `[B, 1]`, without any work on the host."""
         if self.fused:
             return self.fused.decode(step, ids[:, 0], positions[:, 0])
         return self.stock.decode(step, ids, positions)
 
     @property
     def _forwards(self) -> list[Forward]:
-        """What computes steps, the fastest first; the last suits all."""
+        """The implementations that compute steps, fastest first; the last one takes any step."""
         return [each for each in (self.fused, self.native_model, self.stock) if each]
 
     def _compute(
         self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[Sequence, tuple[int, torch.Tensor]]]:
-        """Scores of packed `rows`, hidden states where anybody asks, and the experts of who asks for those."""
+        """Logits of packed `rows`, hidden states if any sequence asks, and experts for each sequence that asks."""
         step, ids, positions = self._step(items), self._ids(items, newest), _positions(items)
         forward = next(each for each in self._forwards if each.suits(step, items))
         picked = forward.selects(items)
@@ -201,7 +201,7 @@ class ModelRunner:
         return scores, hidden.rows(rows, picked=picked), _experts(items, routes)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None) -> Decoded | None:
-        """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""
+        """The rows' logits if all are plain decodes that a CUDA graph or the C++ can replay, else None."""
         again: Replay | None = self.graphs or self.native_model
         if again is None or any(item.num_tokens > 1 for item in items) or not is_ids_only(items):
             return None
@@ -237,7 +237,7 @@ def _filled(scores: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tuple[Sequence, int], range]]:
-    """Packed rows whose scores are wanted: of sequences that sample, and of prompts, by their first position."""
+    """Packed rows whose logits are wanted: sequences that sample, by row; prompts' rows, by sequence and position."""
     sampled, prompts = {}, {}
     for start, item in packed(items):
         sequence, count = item
@@ -252,7 +252,7 @@ def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tup
 
 
 def _experts(items: list[ScheduledSequence], routes: Routes) -> dict[Sequence, tuple[int, torch.Tensor]]:
-    """Of each sequence that asks: its first position that was computed, and the experts from there on."""
+    """For each sequence that asks: its first position computed in this step, and the experts from there on."""
     found = {}
     for start, item in packed(items):
         if asks(item) and (rows := routes.rows(start, start + item.num_tokens)) is not None:

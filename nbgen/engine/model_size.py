@@ -1,7 +1,7 @@
 """Whether a model's files and the machine's memory are what its configuration asks for, before anything is read.
 
-transformers makes all that a configuration describes, and what no file has at random, before it says what is missing:
-a configuration of another model may take all memory there is. Knows nothing of how weights are read.
+transformers first makes all weights that a configuration describes, at random if no file has them, and then says what
+is missing: the configuration of another model may take all memory there is. Knows nothing of how weights are read.
 """
 
 import copy
@@ -16,20 +16,20 @@ from nbgen.engine.quantized_checkpoint import description
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
-#: A model that is so many times its files belongs to others: what is missing in nearer ones is said by name.
+#: A model more than so many times as large as its files belongs to others; below that, missing weights are named later.
 OTHERS = 2
-#: The fewest bits of a weight that a checkpoint quantized before has, and those of rounded ones.
+#: The fewest bits of a weight in a quantized checkpoint, and the bits of a weight by `quantization`.
 FEWEST_BITS = 2
 BITS = {"int8": 8, "int4": 4}
-#: … of which files have so many at most.
+#: The most bits of a weight in files.
 WIDEST = 32
 
 
 def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Entry], name: str) -> None:
     """Raises ModelError for a configuration that describes a far larger model than its files hold.
 
-    `auto` is the class of transformers that makes the model, `held` are the files' tensors; of damaged files there are
-    none, which is the reader's to tell.
+    `auto` is the class of transformers that makes the model. `held` are the files' tensors; damaged files have none,
+    which the reader reports.
     """
     layers = getattr(architecture.get_text_config(), "num_hidden_layers", None) or 0
     if held and layers > len(held):  # to make them would take minutes, even without numbers
@@ -46,7 +46,7 @@ def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Entry], na
 
 
 def check_memory(folder: Path, quantization: str | None, device: torch.device, name: str) -> None:
-    """Raises ModelError for weights that do not fit into the memory, were nothing else in it. A GPU says so itself."""
+    """Raises ModelError for weights that would not fit into the memory even if it were empty. A GPU says so itself."""
     if device.type != "cpu":
         return
     _, total = memory.device_memory(device)
@@ -60,7 +60,7 @@ def check_memory(folder: Path, quantization: str | None, device: torch.device, n
 
 
 def _parameters(architecture: Any, auto: Any) -> int:
-    """Of the model that transformers would make; 0 where it cannot be made without numbers."""
+    """The number of weights of the model that transformers would make; 0 where it cannot be made without numbers."""
     try:
         with torch.device("meta"):
             model = auto.from_config(copy.deepcopy(architecture))
@@ -70,7 +70,7 @@ def _parameters(architecture: Any, auto: Any) -> int:
 
 
 def _most_weights(held: dict[str, Entry], quantized: bool) -> int:
-    """As many as there may be in these tensors."""
+    """The most weights that these tensors may hold."""
     if quantized:
         return sum(tensor.nbytes for tensor in held.values()) * 8 // FEWEST_BITS
     return sum(tensor.numel for tensor in held.values())

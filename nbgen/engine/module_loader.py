@@ -1,4 +1,4 @@
-"""A version's folder of the model repository becomes a torch module: `model.pt2`, or `model.py` with its weights.
+"""Loads a version's folder of the model repository as a torch module: `model.pt2`, or `model.py` with its weights.
 
 `model.py` defines a class `Model`, a torch module built without arguments; weights are read from `model.safetensors`
 and from nothing else. The folder belongs to the server's owner, who named it: its code is run.
@@ -20,7 +20,7 @@ PICKLES = ("model.pt", "model.pth", "model.bin", "model.ckpt")
 
 #: torch reads one exported program at a time in a process.
 _reading = threading.Lock()
-if torch.__version__ < "2.12":  # it ends the process in a second thread that reads one, if the main one has not begun
+if torch.__version__ < "2.12":  # reading in a second thread ends the process, unless the main one has done this first
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -42,7 +42,7 @@ def load(folder: str, name: str, device: torch.device) -> torch.nn.Module:
 
 
 def _moved(program: torch.export.ExportedProgram, device: torch.device) -> torch.export.ExportedProgram:
-    """The program on a device, whose name its graph has wherever it makes a tensor; programs are saved on the CPU."""
+    """The program on a device. Its graph names the CPU, on which it was saved, wherever it makes a tensor."""
     return program if device.type == "cpu" else move_to_device_pass(program, device)
 
 

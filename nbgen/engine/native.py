@@ -1,7 +1,7 @@
-"""C++ of our own, compiled once for a machine and a type of number: without a compiler, torch does what it does.
+"""Our own C++, compiled once for each machine and dtype; without a compiler, torch's own operators serve.
 
-Libraries are kept in the user's cache folder under the hash of all that they depend on, and under one of what is in
-them: a damaged one would end the process. Knows names of what is in them and how it is called, not what it does.
+Libraries are kept in the user's cache folder under a hash of all that they depend on, and one of their own bytes: a
+damaged library would end the process. Knows the names and arguments of their functions, not what these do.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ import torch
 
 from nbgen.engine.cache_folder import cache_folder, drop_unused, keep_sealed, private_folder, sealed
 
-#: What has a compiler use all that the processor of this machine has; Apple's do so, and know no such flag.
+#: Flags for all instructions of this machine's processor; Apple's compilers use them anyway, and know no such flag.
 NATIVE = {"x86_64": ("-march=native",), "aarch64": ("-mcpu=native",)}
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = (
@@ -36,15 +36,15 @@ FLAGS = (
     "-pthread",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-falign-loops=64",  # of a few instructions: a tenth of their time
-    "-fvisibility=hidden",  # or else what two of these libraries have in common is the first one's
+    "-falign-loops=64",  # saves a tenth of the time of short loops
+    "-fvisibility=hidden",  # or else two of these libraries would share the first one's symbols
     "-shared",
     "-fPIC",
 )
 SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
-#: The products of rounded layers, which are most of what there is to compile, and which few models have.
+#: The products of quantized layers: most of the code there is to compile, and few models need it.
 ROUNDED = "rounded.cpp"
-#: The types of number that there is a library for, and what says so to the compiler.
+#: The dtypes that there is a library for, and the compiler's flags for each.
 KINDS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 ARGUMENTS = {
     "attend": [c_void_p] * 7,
@@ -58,18 +58,18 @@ ARGUMENTS = {
     "finish": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
 }
 COMPILERS = ("g++", "c++", "clang++")
-#: One that pip installs (`nbgen[compiler]`), for who has no other.
+#: A compiler that pip installs (`nbgen[compiler]`), for users who have no other.
 PACKAGE = "ziglang"
-#: Seconds that a compiler may take: that one makes its own libraries first.
+#: Seconds that a compiler may take: ziglang's compiles its own libraries first.
 TIMEOUT = 300
-#: Who waits is told so before a compiler runs: it takes some ten seconds.
+#: Called before a compiler runs, to tell whoever waits: it takes some ten seconds.
 tell_of_build: ContextVar[Callable[[], object]] = ContextVar("tell_of_build", default=lambda: None)
 
 log = logging.getLogger(__name__)
 
 
 class Library(ctypes.CDLL):
-    """One whose file is held open: its folder may be gone as soon as it is loaded."""
+    """A library whose file is held open: its folder may be gone as soon as it is loaded."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(str(file))
@@ -84,7 +84,7 @@ def library(dtype: torch.dtype) -> Library | None:
 
 @cache
 def rounds(dtype: torch.dtype) -> bool:
-    """Whether that library has products for rounded layers, too: from now on, if they can be compiled."""
+    """Whether the library has products for quantized layers; the first call compiles and adds them if it can."""
     if (whole := library(dtype)) is None or not hasattr(whole, "use_rounded"):
         return False
     if (found := _compiled(SOURCE.with_name(ROUNDED), dtype)) is None:
@@ -103,9 +103,9 @@ def function(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
 
 @cache
 def tiles() -> bool:
-    """Whether the processor multiplies bfloat16 in tiles (AMX), here too from now on.
+    """Whether the processor multiplies bfloat16 in tiles (AMX); if so, the library uses them from now on.
 
-    That is tried in a process of its own first: where something between here and the processor refuses, it ends.
+    A process of its own tries that first: where the system or a virtual machine refuses tiles, the process ends.
     """
     found = library(torch.bfloat16)
     if found is None or not torch.cpu._is_amx_tile_supported() or not hasattr(found, "use_tiles"):
@@ -120,7 +120,7 @@ def tiles() -> bool:
 
 
 def compiler() -> list[str]:
-    """The command that calls it. Raises FileNotFoundError where there is none."""
+    """The command that calls a C++ compiler. Raises FileNotFoundError where there is none."""
     found = next(compilers(), None)
     if found is None:
         raise FileNotFoundError(
@@ -130,7 +130,7 @@ def compiler() -> list[str]:
 
 
 def compilers() -> Iterator[list[str]]:
-    """Commands of those that are there, the environment's own (`CXX="ccache g++"`) first and the package's last."""
+    """Commands of installed compilers, the environment's own (`CXX="ccache g++"`) first and the package's last."""
     for program, *more in map(str.split, _names() if sys.platform != "win32" else ()):
         if (found := shutil.which(program)) is not None:
             yield [found, *more]
@@ -181,7 +181,7 @@ def _run(*command: str, stdin: int | None = None) -> str:
 
 
 def _processor() -> str:
-    """What a library for this very processor must not be shared beyond: homes are, between machines."""
+    """The processor's features, part of a library's hash: machines may share a home, but not such a library."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

@@ -1,9 +1,9 @@
 """A decoder's layers in C++ of our own. CPU only.
 
-It knows layers like Llama's, Gemma's and others' (`layer_parts`). Norms, products with what adapters add, rotary
-positions, attention over a paged cache and the feed-forward of all layers are one call, without Python or a copy in
-between; and so are embeddings, the last norm and scores, for who knows that the model has nothing else there
-(`native_model`).
+It knows the layers of Llama, Gemma and other families (`layer_parts`). One call computes norms, products with what
+adapters add, rotary positions, attention over a paged cache and the feed-forward of all layers, without Python or a
+copy in between. The same call can compute embeddings, the last norm and logits, for a caller that knows that the model
+does nothing else there (`native_model`).
 """
 
 import ctypes
@@ -55,7 +55,7 @@ class NativeDecoder(nn.Module):
     """
 
     def __init__(self, model: Any, lora: LoraLayers, pool: StatePool | None = None) -> None:
-        """A `pool` has the states of layers that remember."""
+        """`pool` holds the states of recurrent layers."""
         super().__init__()
         self._decoder = model.get_decoder()
         found = part(self._decoder, "layers", "h")
@@ -65,14 +65,14 @@ class NativeDecoder(nn.Module):
         parts = [LayerParts.of(layer) for layer in found]
         self.rotary = RotaryTable(_rotary(self._decoder, parts), model.dtype, _stretch(parts))
         self._run, self._dtype, self._lora = run, model.dtype, lora
-        gives = getattr(self._decoder, "hidden_size_per_layer_input", 0)  # layers inputs of their own
+        gives = getattr(self._decoder, "hidden_size_per_layer_input", 0)  # whether layers have inputs of their own
         begins, ends = stream_parts.around(self._decoder)
         if not all(isinstance(product.linear, NativeProduct) for product in (*begins, *ends)):
             raise ValueError("what its streams of states begin as, or end as, is not ours")
-        #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
+        #: Whether it can take the place of all `layers` in the decoder's forward, which then passes it the positions.
         self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns and not gives
-        self.stands_in &= not hasattr(self._decoder, "rotary_embs")  # of which some layers have none
-        #: Whether media only come in before the layers, not between them.
+        self.stands_in &= not hasattr(self._decoder, "rotary_embs")  # in which some layers have none
+        #: Whether media enter the model only before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
         self._layers = NativeLayers(parts, self.rotary, kinds, model.dtype, 1 + len(begins) if begins else 0)
@@ -83,29 +83,29 @@ class NativeDecoder(nn.Module):
         self._scales = Scales(1.0, self._layers.residual, 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._alike = _alike(self._layers.parts, self._fields)
-        #: The first layer behind which no other brings keys or states: from there on rows that nobody wants are left.
+        #: The last layer that writes keys or states: from its attention on, only rows with wanted logits are computed.
         leaving = max(i for i, layer in enumerate(self._layers.parts) if _brings(layer))
         self._left = _alike(self._layers.parts[leaving:], self._fields[leaving:])
-        #: Which layers attend.
+        #: The numbers of the layers with attention.
         self._numbers = [layer.attention.number for layer in self._layers.parts if layer.attention]
         self._most = max(each.attention.heads * (each.attention.value_dim + 2) for each in self._fields)
-        #: The first layer's, in the cache that the layers point to.
+        #: The first layer's keys in the cache that the layers point to.
         self._keys: weakref.ref[torch.Tensor] | None = None
         self._planned: attention.Step | None = None
         self._columns = lora.columns
         self._current: tuple[attention.Step, torch.Tensor | None] | None = None
 
     def suits(self, step: attention.Step) -> bool:
-        """Whether the step's attention and cache are what the layers read."""
+        """Whether the C++ layers can use the step's attention and cache."""
         return self.suits_over(step.attention, step.cache)
 
     def suits_over(self, attends: attention.ReferenceAttention, cache: KVCache) -> bool:
-        """The same of steps that are still to be made with them."""
+        """The same for a step that is still to be made with this attention and cache."""
         return isinstance(attends, NativeAttention) and self._reads(cache)
 
     @contextmanager
     def of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> Iterator[None]:
-        """Take the layers' place around the forward of `step`, which computes `items` and must be one that `suits`."""
+        """Replace the layers during the forward of `step`, which computes `items` and must be one that `suits`."""
         modules = self._decoder._modules
         stock, modules["layers"], self._current = modules["layers"], self._instead, (step, self._adapt(items))
         try:
@@ -120,12 +120,12 @@ class NativeDecoder(nn.Module):
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | torch.Tensor,
         **more: Any,
     ) -> torch.Tensor:
-        """`[…, hidden]` before the first layer and after the last."""
+        """Compute all layers, from `[…, hidden]` before the first to the same shape after the last."""
         assert self._current is not None
         step, adapters = self._current
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
         is_complex = isinstance(position_embeddings, torch.Tensor)
-        if is_complex or len(self.rotary.kinds) > 1 or self.rotary.stretch:  # or those of its first layer, and no more
+        if is_complex or len(self.rotary.kinds) > 1 or self.rotary.stretch:  # else only the first layer's are given
             rotary = self.rotary.at(more["position_ids"].flatten().tolist())
         else:
             turns = [part.float().expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
@@ -137,10 +137,10 @@ class NativeDecoder(nn.Module):
     def compute(
         self, step: attention.Step, items: Sequence[ScheduledSequence], rotary: Rotary, outer: OuterLayers
     ) -> torch.Tensor:
-        """Scores `[rows, vocab]` of a step that `suits` and computes `items`.
+        """Logits `[rows, vocab]` of a step that `suits` and computes `items`.
 
-        Those of decodes and of prompts' last tokens alone are made in the same call, as float32, where nobody looks at
-        what goes into the head.
+        If only decodes' and prompts' last tokens want logits, and no hook watches the head's input, the same call
+        makes them, as float32.
         """
         prepared = self.prepare(step, items, rotary, outer)
         self.walk(prepared)
@@ -149,7 +149,7 @@ class NativeDecoder(nn.Module):
     def prepare(
         self, step: attention.Step, items: Sequence[ScheduledSequence], rotary: Rotary, outer: OuterLayers
     ) -> PreparedStep:
-        """All that the C++ needs to compute the step, as `walk` does."""
+        """Prepare all that the C++ needs to compute the step in `walk`."""
         adapters, wanted = self._adapt(items), outer.wanted
         last = None if wanted is None else step.of_last(wanted)
         parts = outer.parts
@@ -183,13 +183,13 @@ class NativeDecoder(nn.Module):
         return PreparedStep(step, fields, hidden, states, made, chosen, sequences, kept)
 
     def walk(self, prepared: PreparedStep) -> None:
-        """Compute a step that this prepared, or took up, last."""
+        """Compute the step that `prepare` made, or `takes_up` took, last."""
         self._walk(prepared.fields, prepared.hidden)
 
     def _per_layer(self, parts: ModelParts) -> PerLayerFields | None:
         if parts.per_layer is None:
             return None
-        made = linear_fields(projection(self._decoder), [])  # all of its rows: nothing is cut for it
+        made = linear_fields(projection(self._decoder), [])  # it uses all rows, so no part is copied
         return PerLayerFields.of(parts.per_layer, made, self._dtype)
 
     def _alternating(self) -> AlternatingFields | None:
@@ -207,7 +207,7 @@ class NativeDecoder(nn.Module):
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
 
     def _plan(self, step: attention.Step, last: attention.Step | None) -> int:
-        """Point layers to the plan of their attention, those that rows leave to that of `last`; the most chunks."""
+        """Point layers to their attention plans, those in `_left` to that of `last`; returns the most chunks."""
         self._planned = step
         plans = [(plan, self._alike[shape]) for shape, plan in self.plans(step).items()]
         if last is not None:
@@ -220,21 +220,21 @@ class NativeDecoder(nn.Module):
 
     @property
     def has_experts(self) -> bool:
-        """Whether some layers' weights are not all read for a row."""
+        """Whether some layers have experts, so that a row does not read all weights."""
         return self._layers.experts is not None
 
     @property
     def has_windows(self) -> bool:
-        """Whether some layers see a part of what came before only."""
+        """Whether some layers see only a part of the context."""
         return any(window != Window() for window, _ in self._alike)
 
     def plans(self, step: attention.Step) -> dict[tuple[Window, int], Plan]:
-        """How the attention of layers is computed, for each window and number of heads that share a key head."""
+        """The plans of the layers' attention, by window and by the number of heads that share a key head."""
         native = cast(NativeAttention, step.attention)
         return {shape: native.plan(step, *shape) for shape in self._alike}
 
     def takes_up(self, prepared: PreparedStep) -> bool:
-        """Have `walk` compute that step again, if adapters and cache are still as it was prepared for."""
+        """Have `walk` compute this step again, if adapters and cache are still those that it was prepared for."""
         if self._columns is not self._lora.columns or not self.suits(prepared.step):
             return False
         if self._planned is not prepared.step:
@@ -244,7 +244,7 @@ class NativeDecoder(nn.Module):
         return True
 
     def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
-        """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""
+        """Point to the adapters' matrices; returns each row's range of columns `[rows, 2]`, if any has an adapter."""
         columns = self._lora.columns
         if columns is not self._columns:
             self._layers.adapt(map(products, self._stock))
@@ -255,7 +255,7 @@ class NativeDecoder(nn.Module):
         return torch.tensor([(part.start, part.stop) for part, count in own for _ in range(count)])
 
     def _reads(self, cache: KVCache) -> bool:
-        """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
+        """Whether all layers have a cache of the model's dtype; if so, the layers point to it from now on."""
         first = cache.layer(self._numbers[0]) if self._numbers else None
         if first is not None and self._keys is not None and self._keys() is first[0]:
             return True
@@ -272,7 +272,7 @@ class NativeDecoder(nn.Module):
 def _alike(
     parts: Iterable[LayerParts], fields: Iterable[DecoderLayerFields]
 ) -> dict[tuple[Window, int], list[DecoderLayerFields]]:
-    """Layers that attend, by their window and how many of their heads share a key head."""
+    """Layers with attention, by window and by the number of heads that share a key head."""
     found: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
     for layer, each in zip(parts, fields, strict=True):
         if layer.attention:
@@ -287,7 +287,7 @@ def _brings(layer: LayerParts) -> bool:
 
 
 def _stretch(layers: list[LayerParts]) -> Stretch | None:
-    """That of all layers. Raises ValueError where they differ."""
+    """The stretch of queries that all layers share. Raises ValueError where they differ."""
     found = {layer.attention.stretch for layer in layers if layer.attention}
     if len(found) > 1:
         raise ValueError("its layers stretch queries by more than one number")
@@ -295,7 +295,7 @@ def _stretch(layers: list[LayerParts]) -> Stretch | None:
 
 
 def _rotary(decoder: Any, layers: list[LayerParts]) -> nn.Module | None:
-    """Its module that turns heads, None where it turns none. Raises ValueError where there are several."""
+    """The decoder's rotary module, None where no layer rotates heads. Raises ValueError where there are several."""
     if not any(layer.attention and layer.attention.turns for layer in layers):
         return None
     found: Any = getattr(decoder, "rotary_embs", [part(decoder, "pos_emb", "rotary_emb")])

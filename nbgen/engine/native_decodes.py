@@ -1,7 +1,7 @@
 """Decodes that go on: a step of the same sequences as one before, in C++. CPU only.
 
-To prepare all of a step takes as long as half of a small model's layers. What was prepared is kept here, and moved on
-by some tokens where it lies. Knows nothing of layers.
+Preparing a whole step takes half as long as computing a small model's layers. So what was prepared is kept here, and
+moved on by some tokens in place. Knows nothing of layers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from nbgen.engine.rotary_table import Rotary
 
 
 def step_of(rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> Step:
-    """One that can go on."""
+    """A step of these decodes that can be moved on in place."""
     slots = torch.tensor([row.slot(cache.block_size) for row in rows])
     spans = [Span(i, i + 1, row.index + 1, row.block_table, (), row.state_slot) for i, row in enumerate(rows)]
     return Step(cache, attention, slots, spans, [], static=True)
@@ -47,7 +47,7 @@ class NativeDecodes:
         self._columns = min((tables.shape[1] for _, _, tables in self._plans), default=self._longest)
 
     def goes_on(self, rows: Sequence[DecodeRow]) -> bool:
-        """Make it the step of these rows, if they are the same ones elsewhere in the same chunks."""
+        """Move the step on to `rows`, if these are the same sequences further on in the same chunks of attention."""
         if len(rows) != len(self._rows) or not all(map(self._follows, rows, self._rows, self._blocks)):
             return False
         for i, row in enumerate(rows):

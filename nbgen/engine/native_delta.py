@@ -50,7 +50,7 @@ def _instead_of(stock: Function) -> Function:
         use_qk_l2norm_in_kernel: bool = False,
         **more: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As transformers' own, which documents shapes; an initial state becomes the final one where it lies."""
+        """Like transformers' own, which documents shapes; the final state overwrites an initial one."""
         suits = more.get("cu_seqlens") is None and _suits(query, key, value, initial_state)
         remember = function("remember", query.dtype) if suits else None
         if remember is None:
@@ -76,7 +76,7 @@ def _instead_of(stock: Function) -> Function:
 
 
 def _suits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, state: torch.Tensor | None) -> bool:
-    """Whether nothing is learned, and all is of one type, in shapes that the C++ knows."""
+    """Whether this is inference, with one dtype and shapes that the C++ knows."""
     if query.shape != key.shape or value.shape[2] % key.shape[2] or value.shape[3] % LANES:
         return False
     return is_cpu_inference(query, key, value) and is_state(state)

@@ -1,4 +1,4 @@
-"""Random tokens in C++ of our own, as `draws` has torch find them. CPU only. Knows no penalties and no text."""
+"""Draws random tokens in C++ of our own, the same ones as `draws` with torch. CPU only. Knows no penalties, no text."""
 
 import ctypes
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class NativeDraws:
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> "NativeDraws | None":
-        """Those of the library for numbers of this type, if this machine has it; scores are float32 in any."""
+        """The draws of the library for `dtype`, None if this machine has none; scores are float32 in any case."""
         found = function("draw", dtype)
         return None if found is None else cls(found)
 

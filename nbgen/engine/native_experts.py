@@ -1,7 +1,7 @@
 """Experts of a mixture in C++ of our own, over weights as they lie in their file or of fewer bits. CPU only.
 
-transformers says of every family's experts how their weights lie (`use_experts_implementation`); which of them a token
-goes to is decided before. A row's result never depends on the rows beside it, to the last bit.
+transformers tells for every family's experts how their weights are laid out (`use_experts_implementation`). The router
+has chosen a token's experts before. A row's result never depends on the rows beside it, to the last bit.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ from nbgen.engine.native import function
 from nbgen.engine.native_half_linear import NativeHalfLinear, as_float32
 from nbgen.engine.native_linear import LinearFields, NativeLinear, NativeProduct, suits
 
-#: What goes into a gate, and what it lets through: each with each.
+#: Inputs by which an activation is recognised: every pair of a gate value and an up value.
 TRIED = torch.cartesian_prod(torch.linspace(-12, 12, 49), torch.linspace(-12, 12, 49)).T
-#: Rows of a weight that has those of gate and up by turns.
+#: The rows of gate and of up in a weight in which they alternate.
 EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
 #: Limit and slope of gpt-oss's gate.
 LIMIT, SLOPE = 7.0, 1.702
@@ -34,10 +34,10 @@ class ExpertsFields(ctypes.Structure):
 
 
 class NativeExperts(nn.Module):
-    """What stands where a family's experts stood: each a product for gate, up and down, or for gate and down."""
+    """Replaces a family's experts: each has products for gate, up and down, or for gate and down."""
 
     def __init__(self, experts: list[list[NativeProduct]], activation: int, dtype: torch.dtype) -> None:
-        """`dtype` is that of rows; `activation` which of `gates` it is."""
+        """`dtype` is that of rows; `activation` is an index of `GATES`."""
         super().__init__()
         if (mix := function("mix", dtype)) is None:
             raise ValueError(f"no experts of our own for {dtype}")
@@ -51,23 +51,23 @@ class NativeExperts(nn.Module):
 
     @property
     def products(self) -> Iterator[NativeProduct]:
-        """All of them."""
+        """The products of all experts."""
         return (product for expert in self._experts for product in expert)
 
     def remade(self, make: Callable[[Any], Any]) -> "NativeExperts":
-        """The same of other products, each made of one of these."""
+        """The same experts with other products, each made from one of these by `make`."""
         made = [[make(each) for each in expert] for expert in self._experts]
         return NativeExperts(made, self._activation, self.dtype)
 
     def sizes(self, each: int) -> dict[str, int]:
-        """Numbers of what they make of a row that goes to so many of them (`expert_routes`)."""
+        """How many numbers a row that goes to `each` experts needs in each buffer (`expert_routes`)."""
         within, width = each * self.within, each * self.width
         return {"gathered": width, "gates": within, "ups": within, "made": width}
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """`[rows, hidden]` of as many rows, the experts `[rows, each]` of each, and their shares."""
+        """`[rows, hidden]` from as many rows, each row's experts `[rows, each]`, and their weights in the sum."""
         if hidden_states.dtype != self.dtype:
             raise RuntimeError(f"expected rows of {self.dtype}, and got {hidden_states.dtype}")
         rows, each = top_k_index.shape
@@ -83,7 +83,7 @@ class NativeExperts(nn.Module):
 def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's experts whose weights can be read as they are.
 
-    Those that lie otherwise are copied in place of their file's pages, where there is memory for all of them.
+    Weights with another layout are copied, and their file's pages dropped, if there is memory for all of them.
     """
     others = [module for module in model.modules() if known(module) and not _is_here(module)]
     weights = [weight for module in others for weight in stored(module)]
@@ -101,7 +101,7 @@ def replace(model: nn.Module) -> list[Swap]:
 
 
 def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:
-    """Experts of our own with the weights of a family's, which are `known`; copies of them, where they lie otherwise.
+    """Experts of our own over the weights of a family's `known` ones, which are copied if their layout is another.
 
     Weights of 16 bits may compute `in_float32`.
     """
@@ -112,14 +112,14 @@ def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:
 
 
 def with_products(module: nn.Module, products: list[list[NativeProduct]], dtype: torch.dtype) -> NativeExperts:
-    """The same with these products for each expert's gate, up and down, which take rows of `dtype`."""
+    """Experts of our own in place of `module`, with these products for each expert, which take rows of `dtype`."""
     activation = _activation(module)
     assert activation is not None
     return NativeExperts(products, activation, dtype)
 
 
 def known(module: nn.Module, *, in_float32: bool = False) -> bool:
-    """Whether it is a family's experts that do nothing else than ours, with weights that this machine suits."""
+    """Whether these are experts that compute just what ours do, with weights that the C++ has a product for."""
     if _activation(module) is None or module.down_proj.device.type != "cpu":
         return False
     shapes = (as_float32(weight) if in_float32 else weight for weight, _ in _weights(module, 0))
@@ -137,7 +137,7 @@ def stored(module: Any) -> list[torch.Tensor]:
 
 
 def _activation(module: Any) -> int | None:
-    """Which gate a family's experts have, if they are experts, and do nothing else than ours."""
+    """The index in `GATES` of experts' activation; None for other modules, and experts that compute more than ours."""
     told = hasattr(module, "has_gate") and not getattr(module, "has_post_expert_norm", False)
     if not told or not isinstance(getattr(module, names(module)[0], None), nn.Parameter):
         return None
@@ -152,12 +152,12 @@ def _joined(module: Any, gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor
 
 
 def lies_well(module: Any) -> bool:
-    """Whether a family's weights are those of gate, up and down as ours are, `[out, in]`, and nothing else."""
+    """Whether the weights are laid out like ours, `[out, in]` with gate before up, and without bias."""
     return not module.is_transposed and module.is_concatenated and not module.has_bias
 
 
 def _is_here(module: Any) -> bool:
-    """Whether nothing of its weights must be copied."""
+    """Whether none of its weights must be copied."""
     weights = [weight for weight in stored(module) if weight.device.type == "cpu" and weight.is_contiguous()]
     return lies_well(module) and len(weights) == len(stored(module))
 
@@ -177,7 +177,7 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return (up.clamp(-LIMIT, LIMIT) + 1) * gate * torch.sigmoid(gate * SLOPE)
 
 
-#: By the numbers that the C++ gives them.
+#: The activations, by their numbers in the C++.
 GATES: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
     lambda gate, up: nn.functional.silu(gate) * up,
     lambda gate, up: nn.functional.gelu(gate, approximate="tanh") * up,

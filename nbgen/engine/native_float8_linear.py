@@ -1,23 +1,23 @@
-"""Linear layers over weights in floating-point numbers of 8 bits (E4M3), read as they lie in their file. CPU only."""
+"""Linear layers over weights of 8-bit floating-point numbers (E4M3), read as they lie in their file. CPU only."""
 
 import torch
 
 from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_linear import ALL, LinearFields, RoundedProduct
 
-#: What the C++ makes of the numbers are parts of which so many are one.
+#: The C++ decodes each number to its 256th part; factors make up for it.
 OF_NUMBERS = 256
 
 
 class NativeFloat8Linear(RoundedProduct):
-    """A layer that computes in `dtype`, of a shape that this machine `suits_rounded`."""
+    """A layer that computes in `dtype`, with a shape that `suits_rounded`."""
 
     def __init__(
         self, words: torch.Tensor, factors: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
-        """`words` are `[out, in]`, and `factors` `[out, parts]` in float32 those of so many parts of each output.
+        """`words` are `[out, in]`, and `factors` `[out, parts]` in float32 the scales of each output's parts.
 
-        A part is of some power of two of groups (`int4_linear.GROUP`).
+        A part is a power of two of groups (`int4_linear.GROUP`).
         """
         weight = torch.empty(words.shape, dtype=dtype, device="meta")
         super().__init__(weight, None if bias is None else bias.detach().to(dtype).contiguous())

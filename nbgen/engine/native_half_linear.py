@@ -1,7 +1,7 @@
 """Linear layers and embeddings that stay in the 16 bits of their file while a model computes in float32. CPU only.
 
-Every number of bfloat16 and of float16 is one of float32 too: results are those of a weight written out as float32, to
-the last bit, from half the bytes and without a copy. That is for processors that do not multiply what the file holds.
+float32 holds every bfloat16 and float16 number exactly: results are those of a weight converted to float32, to the last
+bit, from half the bytes and without a copy. This is for processors that cannot multiply numbers of the file's type.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from nbgen.engine.known_code import like
 from nbgen.engine.native_linear import NativeProduct, kept_as
 
 HALVES = (torch.bfloat16, torch.float16)
-#: Embeddings that multiply what they look up by a number of their own.
+#: Embedding classes that multiply what they look up by a factor.
 SCALED = [
     "gemma.GemmaTextScaledWordEmbedding",
     "gemma2.Gemma2TextScaledWordEmbedding",
@@ -25,13 +25,13 @@ SCALED = [
 
 
 class NativeHalfLinear(NativeProduct):
-    """What stands where an `nn.Linear` stood, over the same weight. It takes and gives float32."""
+    """Replaces an `nn.Linear`, over the same weight. It takes and gives float32."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """`weight` is `[out, in]`, of `HALVES`, and of a shape whose product in float32 this machine `suits`."""
         super().__init__(as_float32(weight), None if bias is None else bias.detach().float())
         self.halves = weight.detach()
-        #: Whether somebody wanted a weight of the type that the layer computes in.
+        #: Whether code has asked for `weight`, which does not exist in the type that the layer computes in.
         self.was_looked_at = False
 
     @property
@@ -44,9 +44,9 @@ class NativeHalfLinear(NativeProduct):
 
 
 class HalfEmbedding(nn.Module):
-    """What stands where an `nn.Embedding` stood, over the same weight, which is no parameter. It gives float32.
+    """Replaces an `nn.Embedding`, over the same weight, which is no parameter here. It gives float32.
 
-    What it looks up is multiplied by `scale`.
+    Its embeddings are multiplied by `scale`.
     """
 
     def __init__(self, embedding: Any, scale: float = 1.0) -> None:
@@ -61,7 +61,7 @@ class HalfEmbedding(nn.Module):
 
 
 def scale_of(embedding: Any, dtype: torch.dtype) -> float | None:
-    """By what it multiplies what it gives as `dtype` (Gemma's do); None where it does more than that."""
+    """The factor by which it multiplies embeddings of `dtype` (Gemma's do); None where it does more than that."""
     if type(embedding) in (nn.Embedding, HalfEmbedding):
         return float(getattr(embedding, "scale", 1.0))
     if not like(embedding, SCALED):
@@ -71,5 +71,5 @@ def scale_of(embedding: Any, dtype: torch.dtype) -> float | None:
 
 
 def as_float32(weight: torch.Tensor) -> torch.Tensor:
-    """One of the same shape, without numbers."""
+    """A float32 tensor of the same shape without numbers (on the meta device)."""
     return torch.empty(weight.shape, dtype=torch.float32, device="meta")

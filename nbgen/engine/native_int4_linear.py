@@ -1,4 +1,4 @@
-"""Linear layers with 4-bit weights in C++ of our own, which widens them on the way. CPU only."""
+"""Linear layers with 4-bit weights in C++ of our own, which dequantizes them as it multiplies. CPU only."""
 
 import torch
 
@@ -9,13 +9,13 @@ from nbgen.engine.native_linear import RoundedProduct, suits_rounded
 
 
 class NativeInt4Linear(RoundedProduct):
-    """What `Int4Linear` is, for numbers of which this machine `suits_rounded`.
+    """Like `Int4Linear`, for weights that `suits_rounded`.
 
-    However many rows there are, the weights that they see are the rounded ones in the layer's own type.
+    For any number of rows, the weights are the dequantized ones in the layer's own type.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
-        """`weight` is `[out, in]`; with `numbers`, as of `int4_linear.rounded`, its own are not read."""
+        """`weight` is `[out, in]`; its numbers are not read if `numbers` are given, as of `int4_linear.rounded`."""
         super().__init__(weight, bias)
         values, scales = numbers or rounded(weight)
         self._packed, self._steps = packed(values), scales.transpose(0, 1).contiguous()
@@ -25,7 +25,7 @@ class NativeInt4Linear(RoundedProduct):
 
 
 def packed(values: torch.Tensor) -> torch.Tensor:
-    """`[out, in]` of 0 to 15 as words of 16 bits `[out, in / 4]`: a group's word `i` has its numbers `i`, `i + 8`, …"""
+    """`[out, in]` of 0 to 15 as 16-bit words `[out, in / 4]`: a group's word `i` has its numbers `i`, `i + 8`, …"""
     quarters = values.view(torch.int64).view(len(values), -1, 4)  # eight numbers each, a byte each
     low, high = (quarters[..., place] | quarters[..., place + 1] << 4 for place in (0, 2))
     return torch.stack([low.view(torch.uint8), high.view(torch.uint8)], -1).view(torch.int16).flatten(1)

@@ -1,4 +1,4 @@
-"""Linear layers with 8-bit weights in C++ of our own, which widens them on the way. CPU only."""
+"""Linear layers with 8-bit weights in C++ of our own, which dequantizes them as it multiplies. CPU only."""
 
 import torch
 
@@ -9,12 +9,12 @@ from nbgen.engine.native_linear import RoundedProduct, suits_rounded
 
 
 class NativeInt8Linear(RoundedProduct):
-    """What `Int8Linear` is, for numbers of which this machine `suits_rounded`."""
+    """Like `Int8Linear`, for weights that `suits_rounded`."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
-        """`weight` is `[out, in]`; with `numbers`, as of `int8_linear.rounded`, its own are not read.
+        """`weight` is `[out, in]`; its numbers are not read if `numbers` are given, as of `int8_linear.rounded`.
 
-        In place of a scale for each row they may have one for each part `[out, parts]` of it, which is of some power of
+        In place of a scale for each row these may have one for each part of a row, `[out, parts]`. A part is a power of
         two of groups (`int4_linear.GROUP`).
         """
         super().__init__(weight, bias)

@@ -1,4 +1,4 @@
-"""A decoder's layers as the C++ takes them: where their weights lie, and what they do. CPU only.
+"""A decoder's layers as structs for the C++: where their weights lie, and what they do. CPU only.
 
 Knows neither steps nor caches.
 """
@@ -33,7 +33,7 @@ from nbgen.engine.native_step import MADE, NormFields
 from nbgen.engine.rotary_table import RotaryTable
 from nbgen.engine.stream_parts import FEW, MIXING
 
-#: Where a step has room for what these products make.
+#: The buffer of a step that each product's output goes to.
 ROOMS = {
     "key": "new_keys",
     "value": "new_values",
@@ -55,26 +55,26 @@ ROOMS = {
 
 
 class NativeLayers:
-    """The `fields` of layers, as the C++ takes them, and of those that remember besides.
+    """The `fields` of all layers for the C++, and those of recurrences beside them.
 
-    Raises ValueError for layers whose products are not ours, or that differ in what a step has one of.
+    Raises ValueError for layers whose products are not ours, or that differ where a step has one value for all.
     """
 
     def __init__(
         self, layers: list[LayerParts], rotary: RotaryTable, kinds: list[str], dtype: torch.dtype, streams: int
     ) -> None:
-        """`kinds` are the layers', of those for which `rotary` differs. A row has so many `streams`, or none."""
+        """`kinds` are the layers' kinds, for which `rotary` may differ. A row has `streams` streams of states, or 0."""
         _check_products(layers, dtype)
         self.parts, self._streams = layers, streams
         self.experts, self.residual = _experts(layers), _residual(layers)
         self._rotary, self._kinds, self._dtype = rotary, kinds, dtype
-        #: What the layers point to of adapters.
+        #: Tensors that the layers point to, made for `adapt` and kept alive here.
         self._adapted: list[torch.Tensor] = []
         self.fields = (DecoderLayerFields * len(layers))()
         self.recurrences: list[RecurrenceFields | None] = []
         self._sparse: list[SparseFeedFields | None] = []
         self._mixing: list[MixingFields | None] = []
-        #: Numbers of a token's own inputs of layers.
+        #: How many numbers the layers' own inputs for one token have, in all layers so far.
         self._given = 0
         for layer, fields in zip(layers, self.fields, strict=True):
             self._fill(layer, fields)
@@ -82,7 +82,7 @@ class NativeLayers:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Numbers of one row in each of what a step makes meanwhile, in the widest layer."""
+        """How many numbers one row needs in each buffer of a step, in the widest layer."""
         most: Counter[str] = Counter()
         for layer in self.parts:
             most |= Counter(_sizes(layer))
@@ -92,7 +92,7 @@ class NativeLayers:
 
     @property
     def scratch(self) -> int:
-        """Floats of one row, in the widest recurrent layer or of the most experts."""
+        """How many floats of scratch one row needs, for its recurrent layers or its experts."""
         own = (layer.recurrence.own for layer in self.parts if layer.recurrence)
         return max([self.experts[1] if self.experts else 0, *(2 * rule.heads for rule in own if rule)])
 
@@ -112,7 +112,7 @@ class NativeLayers:
                     setattr(recurrence if name in REMEMBERING else fields, name, counted)
 
     def _fill(self, layer: LayerParts, fields: DecoderLayerFields) -> None:
-        """All of a layer but its products, and where its cache and states are."""
+        """Fill in all of a layer except its products and the places of its cache and states."""
         recurrence = None
         if layer.attention:
             self._fill_attention(layer, layer.attention, fields)
@@ -150,7 +150,7 @@ class NativeLayers:
 
 
 def _check_products(layers: list[LayerParts], dtype: torch.dtype) -> None:
-    """Raises ValueError for those that are not ours; those of few numbers have their weights as they are."""
+    """Raises ValueError for products that are not ours; the small ones need only a weight that is not quantized."""
     named = [each for layer in layers for each in layer.products.items()]
     few = [product.linear for name, product in named if name in (BESIDE, *FEW)]
     if not all(_is_whole(each, dtype) for each in few):
@@ -161,14 +161,14 @@ def _check_products(layers: list[LayerParts], dtype: torch.dtype) -> None:
 
 
 def _is_whole(linear: Any, dtype: torch.dtype) -> bool:
-    """Whether its weight has the numbers of its file."""
+    """Whether its weight is not quantized, and it has no bias."""
     if type(linear) is nn.Linear:
         return linear.bias is None and linear.weight.dtype == dtype
     return type(linear) in (NativeLinear, NativeHalfLinear) and linear.bias is None
 
 
 def _residual(layers: list[LayerParts]) -> float:
-    """By what all layers multiply what they add. Raises ValueError where they differ."""
+    """The factor of what all layers add to the hidden states. Raises ValueError where they differ."""
     residual, *others = {layer.residual for layer in layers}
     if others:
         raise ValueError("its layers multiply by more than one number")
@@ -176,7 +176,7 @@ def _residual(layers: list[LayerParts]) -> float:
 
 
 def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
-    """To how many of how many a row goes. Raises ValueError where layers differ."""
+    """How many experts a row goes to, and how many there are. Raises ValueError where layers differ."""
     found = {(each.mixture.router.each, each.mixture.experts.num_experts) for each in layers if each.mixture}
     if len(found) > 1:
         raise ValueError("its layers have more than one number of experts")
@@ -191,7 +191,7 @@ def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFiel
 
 
 def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
-    """Where its weight and adapters' matrices lie. Those that are cut for it go to those that are `kept`."""
+    """Where the product's weight and adapters' matrices lie. Tensors that must live as long are appended to `kept`."""
     linear, rows, counts = product
     if counts is not None:
         kept.append(counts)

@@ -14,12 +14,12 @@ from nbgen.engine import memory, native
 from nbgen.engine.linear import Swap, is_plain, swap
 from nbgen.engine.native import function, library
 
-#: Of outputs that are made together.
+#: Number of outputs that the C++ computes together.
 OUTPUTS = 4
-#: Of outputs and of inputs in the processor's tiles, where it has them.
+#: Outputs and inputs of a tile of the processor (AMX), where it has tiles.
 TILE, TILE_INPUTS = 16, 32
 ALL = slice(None)
-#: Products below so many multiplications are one thread's: waking another takes longer.
+#: Products with fewer multiplications than this run on one thread: waking another takes longer.
 SMALL = 2**15
 
 
@@ -35,13 +35,13 @@ class LinearFields(ctypes.Structure):
 
     @classmethod
     def of_table(cls, weight: torch.Tensor, dtype: torch.dtype) -> "LinearFields":
-        """Of rows `[vocab, hidden]` that are read as `dtype`, its own or one that holds its numbers."""
+        """For a table `[vocab, hidden]` that is read as `dtype`: its own, or one that holds its numbers exactly."""
         outputs, inputs = weight.shape
         return cls(**{kept_as(weight, dtype): weight.data_ptr()}, inputs=inputs, outputs=outputs)
 
 
 class NativeProduct(nn.Module):
-    """A linear layer whose weight this machine `suits`, in the layout that its kind gives it."""
+    """A linear layer whose weight `suits` this machine, in the layout that its subclass gives it."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """Only the shape and the type of `weight` `[out, in]` are looked at."""
@@ -50,14 +50,14 @@ class NativeProduct(nn.Module):
             raise ValueError(f"no product of our own for {weight.dtype}")
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        #: Where the input is that each of a row's weights is for, if these are not in the order of inputs.
+        #: The input that each weight of a row multiplies, if the weights are not in the order of inputs.
         self.order: torch.Tensor | None = None
-        #: The logarithm of how many inputs have something in common, where their kind does not tell.
+        #: The base-2 logarithm of how many groups of inputs share a factor, where the kind of weight does not tell.
         self.shift = 0
         self._dtype, self._multiply = weight.dtype, multiply
 
     def fields(self, rows: slice = ALL, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
-        """Where the weight's `rows` lie, as long as they lie there; and `matrices` of adapters, `[columns, …]` each."""
+        """Where the weight's `rows` lie, valid while they stay there, and adapters' `matrices`, `[columns, …]` each."""
         numbers: dict[str, torch.Tensor | None] = {"bias": self.bias, **self._numbers()}
         if rows is not ALL:
             numbers = {name: None if tensor is None else tensor[rows] for name, tensor in numbers.items()}
@@ -69,11 +69,11 @@ class NativeProduct(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Of the weight and what belongs to it, without bias."""
+        """Bytes of the weight and what belongs to it, such as scales, without bias."""
         return sum(tensor.nbytes for tensor in self._numbers().values())
 
     def _numbers(self) -> dict[str, torch.Tensor]:
-        """What the weight is kept as, by the names of `LinearFields`."""
+        """The tensors that the weight is kept as, by their names in `LinearFields`."""
         raise NotImplementedError
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ class NativeProduct(nn.Module):
 
 
 class RoundedProduct(NativeProduct):
-    """One whose weight is rounded. Only where this machine `suits_rounded`."""
+    """A product whose weight is quantized. Only for weights that `suits_rounded`."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -98,7 +98,7 @@ class RoundedProduct(NativeProduct):
 
 
 class NativeLinear(NativeProduct):
-    """What stands where an `nn.Linear` stood, over the same weight `[out, in]`, which lies as it must and `suits`."""
+    """Replaces an `nn.Linear`, over the same weight `[out, in]`, which is contiguous and `suits`."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -120,7 +120,7 @@ def replace(model: nn.Module) -> list[Swap]:
 
 
 def _turned(weight: torch.Tensor) -> torch.Tensor:
-    """A weight `[in, out]` as ours are, in place of the pages of its file."""
+    """A copy `[out, in]` of a weight `[in, out]`; the pages of the weight's file are dropped."""
     turned = weight.detach().T.contiguous()
     memory.drop_pages(weight)
     return turned
@@ -144,7 +144,7 @@ def _on_cpu(weight: torch.Tensor) -> bool:
 def suits(weight: torch.Tensor, *, any_outputs: bool = False) -> bool:
     """Whether this machine has a product for its type and shape: whole vectors of inputs, whole tiles of outputs.
 
-    A weight that is not rounded may have `any_outputs` beyond those.
+    A weight that is not quantized may have `any_outputs`: more than fill whole tiles.
     """
     if (made := library(weight.dtype)) is None or function("multiply", weight.dtype) is None:
         return False
@@ -156,5 +156,5 @@ def suits(weight: torch.Tensor, *, any_outputs: bool = False) -> bool:
 
 
 def suits_rounded(weight: torch.Tensor) -> bool:
-    """The same of a layer that is rounded, whose products are compiled for the first of them."""
+    """The same for a quantized layer; the first call compiles the products of such layers."""
     return suits(weight) and native.rounds(weight.dtype)

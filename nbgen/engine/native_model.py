@@ -1,7 +1,7 @@
-"""From ids to scores around a decoder's layers in C++ (`native_decoder`), without transformers' own forward. CPU only.
+"""From ids to logits around a decoder's layers in C++ (`native_decoder`), without transformers' own forward. CPU only.
 
-That forward costs a small model half as much as its layers, and does no more for it than is done here where its code
-is known (`model_parts`).
+That forward costs a small model half as much as its layers. For models whose code is known (`model_parts`), it does
+nothing that is not done here.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from nbgen.engine.native_step import OuterLayers
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 
-#: Of steps that are kept beside others: each has scores `[rows, vocab]`.
+#: The most rows of a step that is kept beside others: each step has logits `[rows, vocab]`.
 KEPT_ROWS = 8
 
 
@@ -36,26 +36,26 @@ class NativeModel:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
         self._cache, self._attention = cache, attention
         self._parts, self._rotary = ModelParts.of(model), layers.rotary
-        #: Steps of decodes that may go on, by the number of their rows, while the first of them is the same sequence's.
+        #: Steps of decodes that may go on, by number of rows, as long as their first row is the same sequence's.
         self._kept: dict[int, NativeDecodes] = {}
         self._first: list[int] | None = None
 
     @property
     def has_experts(self) -> bool:
-        """Whether a row reads weights that one beside it may not."""
+        """Whether a row may read weights that the row beside it does not (experts)."""
         return self._layers.has_experts
 
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
-        """Whether the step is of rows alone, and its attention and cache are what the layers read."""
+        """Whether the step is text alone, and the C++ layers can use its attention and cache."""
         return is_text_only(items) and not self._parts.media.embeds(items) and self._layers.suits(step)
 
     def computes(self, cache: KVCache, items: Sequence[ScheduledSequence]) -> bool:
-        """The same of a step that is not made yet, over a cache."""
+        """The same for a step over `cache` that is not made yet."""
         suits = is_text_only(items) and not self._parts.media.embeds(items)
         return suits and self._layers.suits_over(self._attention, cache)
 
     def selects(self, _: Sequence[ScheduledSequence]) -> bool:
-        """It makes no others' scores."""
+        """Always: logits are made only of the rows that are wanted."""
         return True
 
     def scores(
@@ -68,7 +68,7 @@ class NativeModel:
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers.
 
-        What prompts are given as embeddings stands in place of the model's own.
+        Where a prompt is given as embeddings, these replace the model's own.
         """
         ids = self._parts.media.padded(ids)
         outer = self._outer(ids, None if rows == list(range(len(ids))) else rows)
@@ -78,7 +78,7 @@ class NativeModel:
         return self._layers.compute(step, items, self._rotary.at(positions), outer)
 
     def decode(self, rows: Sequence[DecodeRow], newest: SampledTokens | None = None) -> Decoded | None:
-        """Of the next tokens, without adapters; None where a step has to be prepared anew each time."""
+        """Logits of the next tokens, without adapters; None where each step has to be prepared anew."""
         if newest is not None or any(row.token >= self._parts.media.apart for row in rows):
             return None
         if self._first is not rows[0].block_table:
@@ -96,18 +96,16 @@ class NativeModel:
 
     @property
     def states(self) -> NativeStates | None:
-        """Of the layers that remember."""
+        """The states of recurrent layers, if there are any."""
         return self._layers.states
 
     def _keep(self, rows: int, batch: NativeDecodes | None) -> None:
-        """Beside others of few rows, if it has few itself."""
+        """Keep this step; others are kept beside it only if they and it have few rows."""
         others = {count: kept for count, kept in self._kept.items() if max(count, rows) <= KEPT_ROWS}
         self._kept = others if batch is None else {**others, rows: batch}
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
-        if any(not row.index for row in rows) or len(
-            self._parts.media.ids
-        ):  # of states that begin; of tokens to replace
+        if any(not row.index for row in rows) or len(self._parts.media.ids):  # new states, or placeholders of media
             return None
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._head, NativeProduct):
             return None
@@ -124,5 +122,5 @@ class NativeModel:
 
     @property
     def _head(self) -> Any:
-        """What makes scores now: adapters may stand around it."""
+        """The LM head as it is now: it may be wrapped for adapters."""
         return self._model.get_output_embeddings()

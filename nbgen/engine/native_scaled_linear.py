@@ -1,7 +1,7 @@
-"""Linear layers over weights of 4 bits that stand for any 16 numbers, times what a group has in common. CPU only.
+"""Linear layers over 4-bit weights that stand for any 16 numbers, times a scale for each group. CPU only.
 
-So gpt-oss's experts are kept (MXFP4, OCP Microscaling Formats 1.0), and what bitsandbytes saves (NF4, QLoRA, Dettmers
-et al. 2023). Every product sees the very numbers that the file holds.
+gpt-oss's experts are kept this way (MXFP4, OCP Microscaling Formats 1.0), and so is what bitsandbytes saves (NF4,
+QLoRA, Dettmers et al. 2023). Every product uses the exact numbers that the file holds.
 """
 
 import torch
@@ -10,12 +10,12 @@ from nbgen.engine.int4_linear import GROUP
 from nbgen.engine.native_int4_linear import packed
 from nbgen.engine.native_linear import ALL, LinearFields, RoundedProduct, suits_rounded
 
-#: Inputs whose weights have a factor in common.
+#: Number of inputs whose weights share a factor.
 BLOCK = 2 * GROUP
 
 
 class NativeScaledLinear(RoundedProduct):
-    """A layer that computes in `dtype`, of a shape that this machine `suits_rounded`."""
+    """A layer that computes in `dtype`, with a shape that `suits_rounded`."""
 
     def __init__(
         self,
@@ -27,8 +27,8 @@ class NativeScaledLinear(RoundedProduct):
     ) -> None:
         """`words` `[out, in / 4]` are `packed`, `scales` bytes of exponents `[out, in / GROUP]` (MXFP4).
 
-        With 16 `numbers` in float32 weights are these, and `scales` the factors `[out, in / BLOCK]` in float32. All are
-        read where they lie.
+        With 16 float32 `numbers`, a weight is one of these, and `scales` are float32 factors `[out, in / BLOCK]`. All
+        are read in place.
         """
         weight = torch.empty(len(words), words.shape[1] * 4, dtype=dtype, device="meta")
         super().__init__(weight, None if bias is None else bias.detach().to(dtype).contiguous())
@@ -45,10 +45,10 @@ class NativeScaledLinear(RoundedProduct):
 
 
 def packed_blocks(blocks: torch.Tensor) -> torch.Tensor:
-    """The words of `blocks` `[out, groups, 16]`, which have two numbers a byte, the first in its low half."""
+    """The words of `blocks` `[out, groups, 16]`, which hold two numbers per byte, the first in its low half."""
     return packed(torch.stack([blocks & 15, blocks >> 4], -1).flatten(1))
 
 
 def fits(shape: tuple[int, int], dtype: torch.dtype) -> bool:
-    """Whether there is one for a weight `[out, in]` of blocks whose factors are known."""
+    """Whether there is such a layer for a weight `[out, in]`."""
     return shape[1] % BLOCK == 0 and suits_rounded(torch.empty(shape, dtype=dtype, device="meta"))

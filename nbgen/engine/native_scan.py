@@ -17,12 +17,12 @@ from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
 from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_cpu_inference, is_state, whole_batch
 
-#: Steps of one token have no limits.
+#: The function for one token takes no limits of steps.
 ALL = (float("-inf"), float("inf"))
 
 
 class Steps(NamedTuple):
-    """How far tokens step: `numbers` `[batch, tokens, heads]`, a `bias` `[heads]`, whether positive, and limits."""
+    """Step sizes (`dt`): `numbers` `[batch, tokens, heads]`, `bias` `[heads]`, whether softplus applies, and limits."""
 
     numbers: torch.Tensor
     bias: torch.Tensor | None
@@ -66,7 +66,7 @@ def _of_one_token(stock: Function) -> Function:
         z: torch.Tensor | None = None,
         **more: Any,
     ) -> torch.Tensor:
-        """As transformers' own, which changes the state where it lies, too."""
+        """Like transformers' own, which also changes the state in place."""
         alike = (dt, A, A.transpose(-1, -2), *(each for each in (D, dt_bias) if each is not None))
         one_a_head = all(each.stride(-1) == 0 for each in alike)
         numbers = [each[:, None] for each in (hidden_states, B, C)]
@@ -97,7 +97,7 @@ def _of_many_tokens(stock: Function) -> Function:
         return_final_states: bool = False,
         **more: Any,
     ) -> Any:
-        """As transformers' own, in float32 as there; an initial state becomes the final one where it lies."""
+        """Like transformers' own, with float32 output as there; the final state overwrites an initial one."""
         numbers, packed = [hidden_states, B, C], more.get("cu_seqlens") is not None or more.get("seq_idx") is not None
         is_known = dt.dtype == hidden_states.dtype and (D is None or D.dim() == 1)
         if packed or not is_known or not _suits(numbers, initial_states):
@@ -114,7 +114,7 @@ def _of_many_tokens(stock: Function) -> Function:
 
 
 def _suits(numbers: list[torch.Tensor], state: torch.Tensor | None) -> bool:
-    """Of `[batch, tokens, heads or groups, …]` each."""
+    """Whether the C++ knows such `numbers`, `[batch, tokens, heads or groups, …]` each, and such a state."""
     inputs, into, out = numbers
     if into.shape != out.shape or into.shape[3] % LANES or inputs.shape[2] % into.shape[2]:
         return False

@@ -1,7 +1,7 @@
-"""Where recurrent layers in C++ find the states of a step's sequences: in the pool, where they lie. CPU only.
+"""Points recurrent layers in C++ to the states of a step's sequences, which stay in the pool. CPU only.
 
-A state cannot be taken back. Of guesses, which may be wrong, nothing goes into it at first: what it takes to remember
-them is held beside it, until it is known which of them have come true.
+A state cannot be rolled back. So guesses, which may be wrong, do not change it at first: what is needed to add them is
+held beside it, until it is known which of them have come true.
 """
 
 import ctypes
@@ -16,12 +16,12 @@ from nbgen.engine.recurrent_parts import DELTA_RULE, RecurrentParts
 from nbgen.engine.state_fields import SequenceFields
 from nbgen.engine.state_pool import StateKey, StatePool
 
-#: What a pointer to states of a kind is called, and their type where that is not the model's own.
+#: For each kind of state, the name of its pointer, and its dtype where that is not the model's own.
 POINTERS = {"conv_states": ("past", None), "recurrent_states": ("states", torch.float32)}
 
 
 class NativeStates:
-    """Of `layers`, in a `pool` that may move them as it grows."""
+    """The states of `layers`, in a `pool` that may move them as it grows."""
 
     def __init__(self, layers: NativeLayers, pool: StatePool, dtype: torch.dtype) -> None:
         self._all, self._pool, self._dtype = layers.fields, pool, dtype
@@ -29,12 +29,12 @@ class NativeStates:
         self._layers = [(parts.recurrence, fields) for parts, fields in pairs if parts.recurrence]
         self._pointed: tuple[int, int] | None = None
         self._sequences: ctypes.Array[SequenceFields] = (SequenceFields * 0)()
-        #: Guesses that there is room to hold what goes into the layers of.
+        #: For how many guesses there is room to hold what goes into the layers.
         self._most_held = 0
         self._held: list[torch.Tensor] = []
 
     def point(self, sequences: "ctypes.Array[SequenceFields]") -> None:
-        """Have the layers point to the states of the sequences of the step that is next."""
+        """Point the layers to the states of the next step's sequences."""
         self._sequences = sequences
         most = 1 + max(each.state for each in self._sequences)
         if self._pointed is None or self._pointed[0] != self._pool.moves or most > self._pointed[1]:
@@ -43,7 +43,7 @@ class NativeStates:
             self._hold(guesses)
 
     def remember(self, accepted: Mapping[int, int]) -> None:
-        """Have states, by their numbers, be those after so many of the guesses of the last step."""
+        """Advance states, by their numbers, past so many accepted guesses of the last step."""
         true = [each for each in self._sequences if each.state in accepted]
         made = ((0, each.held, accepted[each.state], each.state, False, accepted[each.state], 0) for each in true)
         sequences = (SequenceFields * len(true))(*(SequenceFields(*each) for each in made))
@@ -57,7 +57,7 @@ class NativeStates:
         remember_held(self._all, *counts, scratch.data_ptr(), output.data_ptr())
 
     def _point(self, most: int) -> None:
-        """… to so many states."""
+        """Point the layers to the first `most` states of the pool."""
         for parts, fields in self._layers:
             for kind, shape in parts.shapes.items():
                 name, dtype = POINTERS[kind]
@@ -66,7 +66,7 @@ class NativeStates:
         self._pointed = self._pool.moves, most
 
     def _hold(self, guesses: int) -> None:
-        """Have room for so many."""
+        """Make room to hold so many guesses."""
         self._most_held, self._held = guesses, []
         for parts, fields in self._layers:
             for name, width in _held(parts).items():
@@ -75,7 +75,7 @@ class NativeStates:
 
 
 def sequences_of(step: Step) -> "ctypes.Array[SequenceFields]":
-    """Of a step, in the order of their rows, each with its guesses behind it; one without anything computed begins."""
+    """A step's sequences in the order of their rows, each with its guesses; those with nothing computed begin."""
     made: list[SequenceFields] = []
     guesses = 0
     for span in (*step.decodes, *step.prefills):
@@ -89,7 +89,7 @@ def sequences_of(step: Step) -> "ctypes.Array[SequenceFields]":
 
 
 def _held(parts: RecurrentParts) -> dict[str, int]:
-    """Numbers of a token, by what the C++ calls them."""
+    """How many numbers are held for one token, by their names in the C++."""
     widths = {"held": parts.kernel.shape[1]}
     if parts.own is not None:
         widths["held_steps"] = parts.own.heads

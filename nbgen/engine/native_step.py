@@ -1,4 +1,4 @@
-"""A step as the C++ takes it: what it is given, where its rows go, and room for what is made meanwhile. CPU only.
+"""A step as the C++ takes it: its inputs, where its rows go, and buffers for intermediate results. CPU only.
 
 Knows nothing of models.
 """
@@ -21,7 +21,7 @@ from nbgen.engine.per_layer_parts import PerLayerParts
 from nbgen.engine.rotary_table import Rotary
 from nbgen.engine.state_fields import SequenceFields
 
-#: What a step makes meanwhile, in the order of the C++.
+#: A step's buffers for intermediate results, in the order of the C++.
 MADE = (
     *("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing", "given"),
     "streams",
@@ -39,7 +39,7 @@ class NormFields(ctypes.Structure):
 
     @classmethod
     def of(cls, norm: NormParts | None) -> "NormFields":
-        """Where its weight lies; of none, no weight and no offset."""
+        """Where its weight lies; without a norm, no weight and no offset."""
         if norm is None:
             return cls()
         weight, bias = (None if tensor is None else tensor.data_ptr() for tensor in (norm.weight, norm.bias))
@@ -64,7 +64,7 @@ class PerLayerFields(ctypes.Structure):
 
     @classmethod
     def of(cls, parts: PerLayerParts, projection: LinearFields, dtype: torch.dtype) -> "PerLayerFields":
-        """Where its embeddings and its norm lie, of layers of that type."""
+        """Where its embeddings and its norm lie, for layers of type `dtype`."""
         table = LinearFields.of_table(parts.embeddings, dtype)
         scales = parts.embedding, parts.projected, parts.both
         return cls(table, projection, NormFields.of(parts.norm), parts.width, *scales)
@@ -77,7 +77,7 @@ class AlternatingFields(ctypes.Structure):
 
     @classmethod
     def of(cls, begins: list[LinearFields], ends: list[LinearFields]) -> "AlternatingFields":
-        """Where tables of what each stream but the first begins as, and ends as, lie; they belong to what is made."""
+        """Where tables of products are that begin and end each stream but the first; the result keeps the tables."""
         tables = [(LinearFields * len(linears))(*linears) for linears in (begins, ends)]
         made = cls(1 + len(begins), begins[0].inputs, *map(ctypes.addressof, tables))
         made.tables = tables
@@ -102,7 +102,7 @@ class StepFields(ctypes.Structure):
 class OuterLayers(NamedTuple):
     """What is before and after the layers: `ids` `[rows]` with `embeddings` `[vocab, hidden]`, each times `scale`.
 
-    The `head` makes scores of the rows `wanted`, or of all; what else the model does is in its `parts`.
+    The `head` makes logits of the rows `wanted`, or of all if None; `parts` says what else the model does.
     """
 
     ids: torch.Tensor
@@ -114,10 +114,10 @@ class OuterLayers(NamedTuple):
 
 
 class Room:
-    """For so many rows of what is made meanwhile: `sizes` numbers a row by the names of `MADE`, and floats besides.
+    """Buffers for so many rows: `sizes` tells each one's numbers per row, by the names of `MADE`; and scratch `floats`.
 
-    Where rows go to `experts`, to so many of so many, there are sizes of what these make too. It keeps what fields of
-    a step here point to.
+    `experts` tells how many experts a row goes to, and how many there are: `sizes` then includes their buffers. A room
+    keeps alive what the fields of its steps point to.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Room:
         rotary: Rotary,
         sequences: "ctypes.Array[SequenceFields] | None",
     ) -> StepFields:
-        """Of a step here, without its outer layers; of its `sequences` where layers remember them."""
+        """The fields of a step in these buffers, without its outer layers; `sequences` are for recurrent layers."""
         given = [step.slots, adapters, *rotary]
         self._given += [*given, sequences]
         at = [None if tensor is None else tensor.data_ptr() for tensor in given]
@@ -158,7 +158,7 @@ class Room:
 
 
 class Scores:
-    """What `head` makes of the rows of `ending`, a step or the last part of one, as part of that step."""
+    """The logits that `head` makes of the rows of `ending`, a step or the last part of one, in the step's own call."""
 
     def __init__(self, ending: StepFields, head: NativeProduct, dtype: torch.dtype) -> None:
         shape = ending.rows, head.out_features
@@ -168,14 +168,14 @@ class Scores:
         self.renew()
 
     def renew(self) -> None:
-        """Let those of the next step of as many rows be made elsewhere: who has the last ones keeps them."""
+        """Take new memory for the next step's logits: whoever holds the last ones keeps them."""
         self.scores = torch.empty(self._shape, dtype=torch.float32)
         self._ending.scores = self.scores.data_ptr()
         self._ending.rounded_scores = (self.scores if self._rounded is None else self._rounded).data_ptr()
 
 
 def finished(scores: torch.Tensor, parts: ModelParts) -> torch.Tensor:
-    """What a model makes of what its head gives: `scores` `[rows, vocab]`, or those as float32."""
+    """The head's `scores` `[rows, vocab]` after the model's divisor and cap, as float32; unchanged without these."""
     finish = function("finish", scores.dtype)
     if finish is None or (parts.divisor == 1.0 and not parts.cap):
         return scores
@@ -188,7 +188,7 @@ def finished(scores: torch.Tensor, parts: ModelParts) -> torch.Tensor:
 class PreparedStep(NamedTuple):
     """A `step` that the C++ can compute, and room for its `hidden` states `[T, hidden]`.
 
-    Once it is computed there are scores, if they are `made` with it, or else `states` to make them of.
+    Once it is computed there are logits, if they are `made` with it, or else `states` to make them from.
     """
 
     step: attention.Step
@@ -197,12 +197,12 @@ class PreparedStep(NamedTuple):
     normed: torch.Tensor
     made: Scores | None
     chosen: torch.Tensor | None
-    #: Where layers remember them.
+    #: Only for recurrent layers.
     sequences: "ctypes.Array[SequenceFields] | None"
-    #: What `fields` points to besides.
+    #: What else `fields` points to, kept alive here.
     kept: tuple[Any, ...]
 
     @property
     def states(self) -> torch.Tensor:
-        """`[rows, hidden]` behind the scores that are wanted."""
+        """`[rows, hidden]` behind the logits that are wanted."""
         return self.normed if self.chosen is None else self.normed[self.chosen]
