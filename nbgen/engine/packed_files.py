@@ -51,7 +51,7 @@ def load(
     """
     for config in (architecture, architecture.get_text_config()):
         vars(config).pop("quantization_config", None)
-    if not isinstance(dtype, torch.dtype):  # "auto": that of the checkpoint
+    if not isinstance(dtype, torch.dtype):  # use the checkpoint's own
         dtype = architecture.dtype or architecture.get_text_config().dtype or torch.float16
     _take_experts_apart()
     made: Any = _get_model_class(architecture, auto._model_mapping)

@@ -65,7 +65,7 @@ class Packing(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the weights may be quantized again."""
+        """Whether `scaled_layers` knows the layers; such weights may be quantized again."""
         return self.form == SCALED
 
     @property

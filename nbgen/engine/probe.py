@@ -112,7 +112,7 @@ def _faster(model: "PreTrainedModel", ids: list[int]) -> list[linear.Swap]:
 
 
 def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected: Expected) -> None:
-    """Run in our C++ all from ids to scores, or else the decoder layers alone, or neither: whichever keeps the scores.
+    """Use our C++ for all from ids to scores, or for the decoder layers alone, or not at all, as the scores allow.
 
     All is tried first: it is only made where all code that it replaces is known. The layers alone are not tried
     where some have recurrent state, or where the decoder does not hand them all that they need (`stands_in`).

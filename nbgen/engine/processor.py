@@ -40,7 +40,7 @@ DEFAULT_RATE = 16_000
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
 #: What a processor raises for inputs that it cannot take.
 REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, StrictDataclassError)
-#: A text by which it is seen where a template puts the text of a message.
+#: A text that is rendered to see where a template puts the text of a message.
 MARK = "nbgen mark"
 
 Made = Mapping[str, Any]
@@ -94,7 +94,7 @@ class Processor:
             )
 
     def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any], **own: Any) -> list[int]:
-        """Ids of a chat without media; client's `options`; `own` ones of transformers' call. Raises InvalidRequest."""
+        """Ids of a chat without media; `options` are a client's, `own` are transformers'. Raises InvalidRequest."""
         return self._chat(messages, [], options, **own)["input_ids"][0].tolist()
 
     def prompt(self, request: GenerateRequest, encode: Callable[[str], list[int]]) -> MediaPrompt:
@@ -171,7 +171,7 @@ class Processor:
         return self._of(whole, media, ids)
 
     def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
-        """The processor's output for a chat. Only message parts are media; placeholders in a user's words are not."""
+        """The processor's output for a chat. Only message parts are media; whatever a user wrote is text."""
         if not self.has_chat_template:
             raise InvalidRequest(template_options.NO_TEMPLATE, field="messages")
         call = template_options.read_by(self._processor.chat_template, options) | own

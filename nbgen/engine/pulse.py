@@ -17,8 +17,8 @@ from nbgen.engine_state import EngineStatus, LoadProgress
 LOOK_SECONDS = 5.0
 #: The least CPU time that a thread uses between two looks while it computes; a waiting thread uses less.
 USED_SECONDS = 0.01
-#: A GPU computation that lasts longer is taken as hung: a thread that waits for a GPU uses CPU time, so that does not
-#: show it. A CPU computation may last as long as a request may run, for after that nobody waits for it.
+#: A GPU computation that lasts longer is taken as hung: the thread that waits for it uses CPU time all the while, so
+#: only this limit shows it. A CPU computation may last as long as a request may run: after that nobody waits for it.
 LONGEST = 300.0
 #: An admission that lasts longer is taken as endless: a chat template may loop. A large context's text takes seconds.
 ADMISSION_SECONDS = 30.0

@@ -25,7 +25,7 @@ RULES = {
     "nemotron_h.NemotronHMamba2Mixer": STATE_SPACE,
     "falcon_h1.FalconH1Mixer": STATE_SPACE,
 }
-#: Families whose products give queries, keys, values and gates group by group; beta and decay likewise.
+#: Families whose products give queries, keys, values and gates group by group; steps and shares (decay, beta) likewise.
 JOINED = ("qwen3_next.Qwen3NextGatedDeltaNet",)
 #: Gated norms: whether the gate multiplies the norm's input (True) or its result.
 NORMS = {

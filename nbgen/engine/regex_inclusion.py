@@ -12,8 +12,8 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.json_regex import BEGINS, ENDLESS, ENDS, LAST, REPEATS, SETS, Item, Ranges, characters_of, parsed
 
-#: Limits beyond which the answer is not plain: states of an automaton, and states visited in a walk, counted at each
-#: visit: some tenths of a second.
+#: Limits beyond which the answer is not plain: an automaton's states, and states visited in a walk, each visit counted.
+#: The walk then takes some tenths of a second.
 MOST, MOST_VISITED = 5000, 200_000
 _ANYTHING: Ranges = [(0, LAST)]
 

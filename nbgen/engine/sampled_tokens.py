@@ -1,4 +1,4 @@
-"""The sampled tokens of a step: the device can use them at once; they are copied to the host without waiting.
+"""The sampled tokens of a step, usable on the device at once; copied to the host without waiting (on a CPU at once).
 
 Knows neither scores nor sequences.
 """

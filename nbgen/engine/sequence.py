@@ -70,11 +70,11 @@ class Sequence:
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     tensors: TensorOptions | None = None
-    #: How many prompt tokens have had their tensors output.
+    #: Number of prompt tokens whose tensors have been output.
     num_described: int = 0
     #: The sum of these tokens' hidden states, float64 `[hidden]`, where their mean is asked for.
     state_sum: Any = None
-    #: How many tokens have had their experts output; tokens before the first that is asked for count as well.
+    #: Number of tokens whose experts have been output, counting those before the first that is asked for.
     num_routed: int = 0
     #: Token sequences that must not occur in the answer.
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -113,7 +113,7 @@ class Sequence:
         self.drafts = Drafts()
         #: Those of its last tokens that are guesses. Only a `Guess` has any.
         self.guessed: list[int] = []
-        #: Whether it has had an output.
+        #: Whether its first output has been made.
         self._told = False
 
     def __len__(self) -> int:
@@ -191,7 +191,7 @@ class Sequence:
 
     @property
     def next_prompt_row(self) -> int:
-        """The next prompt position whose scores are asked for. At the prompt's last position, none is left."""
+        """The next prompt position whose scores are asked for. The prompt's last position means that none is left."""
         described = self.num_described if self.tensors and self.tensors.of_prompt else self.num_prompt
         return min(described, self.next_logprob_row)
 
@@ -253,7 +253,7 @@ class Sequence:
         return text
 
     def _text_of(self, token_id: int) -> str:
-        """The text that this token makes certain; and where a stop is found in them, the whole characters held back."""
+        """The text that this token makes certain; also the whole characters held back, if these complete a stop."""
         text = self.detokenizer.append(token_id)
         return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.ahead
 
@@ -297,7 +297,7 @@ class Sequence:
 
     @property
     def _is_cut(self) -> bool:
-        """Whether its answer was cut off, by its length or an abort."""
+        """Whether its answer was cut off, by the limit of its length or an abort."""
         return self.finish_reason is not None and self.finish_reason.type in ("length", "abort")
 
     def output(self, text: str, token_ids: list[int]) -> GenerateOutput:

@@ -52,7 +52,7 @@ class Part(nn.Module):
 
 @torch.inference_mode()
 def share(model: nn.Module, ids: list[int]) -> list[Swap]:
-    """Join the model's layers that read the same tensor while it runs on `ids`; returns the replaced layers."""
+    """Join the model's layers that read the same tensor while it runs on `ids`; returns each with its place."""
     swaps: list[Swap] = []
     for places in groups_with_same_input(model, ids, suits):
         linears = [linear for _, _, linear in places]

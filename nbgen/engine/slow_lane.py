@@ -49,7 +49,7 @@ class SlowLanes:
 
 
 class SlowLane:
-    """A thread that calls `admit` with each request put into it, and then, unless it was withdrawn, the result."""
+    """A thread that calls `admit` with each request, then the function that this returns, unless it was withdrawn."""
 
     def __init__(self, name: str, admit: Admit) -> None:
         self._name, self._admit = name, admit

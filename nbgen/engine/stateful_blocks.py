@@ -90,7 +90,7 @@ class StatefulBlocks(BlockManager):
         sequence.state_slot, sequence.snapshots_at = None, []
 
     def _start(self, sequence: Sequence, nodes: list[Node], last: Node) -> bool:
-        """Let the sequence start after `last`, whose parents are `nodes`. False if blocks do not suffice for that.
+        """Let the sequence start after `last`, to which the path `nodes` leads. False if there are too few blocks.
 
         If the block of `last` is not full, the sequence gets a copy, and the block stays locked until that is made.
         """
@@ -133,7 +133,7 @@ class StatefulBlocks(BlockManager):
             self._copies.append(StateCopy(sequence.state_slot, self.cache.snapshots.take(node), restores=False))
 
     def _mark(self, sequence: Sequence, end: int) -> None:
-        """Have the sequence leave a snapshot after `end` tokens, if it computes `worth` tokens or more before that."""
+        """Mark `end` for a snapshot, if at least `worth` tokens lie between it and the computed ones or last mark."""
         before = [at for at in (sequence.num_computed, *sequence.snapshots_at) if at <= end]
         if before and end - max(before) >= self.worth:
             sequence.snapshots_at.append(end)

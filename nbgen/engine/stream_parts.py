@@ -14,7 +14,7 @@ from nbgen.engine.native_linear import ALL
 
 #: The most streams.
 MOST = 8
-#: Products with so few outputs that none of our linear layers computes them.
+#: Products of a few numbers, which none of our linear layers computes.
 FEW = ("routes", "predicts", "corrects")
 #: These and the products of the low-rank branch.
 MIXING = (*FEW, "left", "right")

@@ -1,4 +1,4 @@
-"""Error texts: why media that a model takes cannot be read from files here, and what to send instead."""
+"""Error texts: why media that a model takes cannot be read from files here, and what to send. Knows no model."""
 
 from nbgen.engine import audio
 

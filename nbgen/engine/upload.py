@@ -11,7 +11,7 @@ import torch
 def upload(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The numbers (lists, an array, a tensor) on the device. torch keeps the pinned memory until they are copied.
 
-    Raises NotImplementedError while a CUDA graph is captured: it would read that memory again after it is reused.
+    Raises NotImplementedError while a CUDA graph is captured: its replays would read that memory after its reuse.
     """
     tensor = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda":

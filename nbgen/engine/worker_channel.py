@@ -1,4 +1,4 @@
-"""Exchanges frames (length and msgpack) between a process and a worker that it started, over the worker's std pipes.
+"""Frames (length and msgpack) between a process and its worker, over the worker's standard input and output.
 
 It also has the limits of memory that a worker sets itself. Does not know what work is done.
 """
