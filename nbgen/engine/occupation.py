@@ -1,7 +1,7 @@
-"""What an engine holds of its device's memory, given back and taken again on demand.
+"""Releases the device memory that an engine holds, and takes it again, on demand.
 
-The KV cache goes with all cached prefixes and the graphs over it; the weights go as well where that is asked, and are
-read from the checkpoint again, which the system still has in its page cache if there was room. Knows no messages.
+The KV cache is released with all cached prefixes and its CUDA graphs. Weights are released too if that is asked, and
+later read from the checkpoint again, which may still be in the system's page cache. Knows no messages.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from nbgen.messages import GenerateOutput
 
 
 class Occupation:
-    """One engine's hold on its device.
+    """The device memory of one engine.
 
-    `load` makes a runner anew, `provide` gives one its cache and a scheduler, and so does `restore` after a rest.
+    `load` makes a new runner. `provide` gives a runner its cache and makes a scheduler; after a rest `restore` does so.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class Occupation:
         restore: Callable[[Runner], Scheduler],
     ) -> None:
         self.released: set[MemoryTag] = set()
-        #: Whether the KV cache's memory is away until the next request.
+        #: Whether the KV cache's memory is given back until the next request.
         self.rests = False
-        #: That the model lies on, or lay on before its weights were released.
+        #: The device of the model, or the one that it had before its weights were released.
         self.device = runner.device
         self._engine = engine
         self._admission = admission
@@ -46,7 +46,7 @@ class Occupation:
         self._restore = restore
 
     def release(self, tags: set[MemoryTag]) -> list[GenerateOutput]:
-        """Give up what `tags` name. Requests alive end with an error: their last outputs. Raises InvalidRequest."""
+        """Release what `tags` name. Live requests end with an error; returns these outputs. Raises InvalidRequest."""
         if "kv_cache" not in tags | self.released:
             raise InvalidRequest("the weights cannot be released alone: name kv_cache as well", field="tags")
         outputs = self._engine.vacate(CLOSED)
@@ -61,10 +61,10 @@ class Occupation:
         return outputs
 
     def resume(self, tags: set[MemoryTag]) -> None:
-        """Take back what `tags` name of what is released; requests are served again once all of it is.
+        """Take back what is released and named in `tags`. Requests are served again once nothing is released.
 
-        Raises InvalidRequest for a cache without weights, and ModelError where the memory is not there any more: what
-        is still released then holds none of it.
+        Raises InvalidRequest for a cache without weights, and ModelError if the memory is no longer there: then
+        whatever is still released holds no memory.
         """
         wanted = tags & self.released
         if "weights" in self.released - wanted and wanted:
@@ -84,7 +84,7 @@ class Occupation:
                 self._runner.vacate()
 
     def rest(self) -> None:
-        """Give the KV cache's memory back until `wake`. No sequence may be alive, and nothing be released."""
+        """Give the KV cache's memory back until `wake`. No sequence may be alive, and nothing may be released."""
         assert self._runner is not None
         self._engine.flush_cache()
         self._runner.vacate()
@@ -92,7 +92,7 @@ class Occupation:
         memory.give_back(self.device)
 
     def wake(self) -> None:
-        """Take it again. Raises what keeps it from that, such as ModelError; then none of it is held."""
+        """Take the KV cache's memory again. Raises any error of that, such as ModelError; then it holds none of it."""
         assert self._runner is not None
         try:
             self._take_cache(self._restore)

@@ -1,4 +1,4 @@
-"""JSON schema's `oneOf`: of a grammar's branches only one may match, and none sees what another would make of a value.
+"""JSON schema's `oneOf`: exactly one branch may match, but a grammar cannot check one branch against another.
 
 So branches must plainly exclude each other: by types, constants, bounds, or a property that one must have and the other
 must not, or that is different in each. Plain Python.
@@ -14,25 +14,25 @@ from nbgen.engine.json_types import TYPES, apart, types_of, values_of
 Schema = dict[str, Any]
 View = Callable[[Any], Any]
 
-#: Keywords that let an object have properties beside the named ones; without them none is written.
+#: Keywords that allow an object more properties than the named ones. Without them a grammar writes no others.
 OPEN = ("additionalProperties", "unevaluatedProperties", "patternProperties")
 MAX_DEPTH = 8
-#: What is not plain to see after so many is not seen.
+#: After so many comparisons, branches count as not exclusive.
 MAX_COMPARISONS = 200_000
 
 
 class OneOf:
-    """Compares branches as `view` shows them, without references and parts; `typed` gives what is written its type."""
+    """Compares branches. `view` resolves their references and parts; `typed` adds the type of what is written."""
 
     def __init__(self, view: View, typed: View) -> None:
         self._seen = view
         self._typed = typed
-        #: By the schema's identity, with itself, which so stays alive.
+        #: By the schema's `id`: the schema, to keep it alive and its id unique, and its view.
         self._views: dict[int, tuple[Any, Any]] = {}
         self._comparisons = 0
 
     def exclusive(self, branches: list[Any]) -> list[Any]:
-        """The branches, so narrowed that a value of one is none of another. Raises GrammarError."""
+        """The branches, narrowed so that no value of one matches another. Raises GrammarError."""
         return [self._narrowed(place, branches) for place, branch in enumerate(branches) if branch is not False]
 
     def _narrowed(self, place: int, branches: list[Any]) -> Any:
@@ -50,7 +50,7 @@ class OneOf:
         return found
 
     def excludes(self, written: Any, other: Any, depth: int = 0) -> bool:
-        """Whether no value that is written for one schema matches the other. False where that is not plain to see."""
+        """Whether no value written for the first schema can match the other. False if that is not plain to see."""
         written, other = self._view(written), self._view(other)
         if written is False or other is False:
             return True
@@ -77,7 +77,7 @@ class OneOf:
         return self._views[id(schema)][1]
 
     def _differ(self, written: Schema, other: Schema, depth: int) -> bool:
-        """The same for objects."""
+        """`excludes` for two object schemas."""
         mine, theirs = _properties(written), _properties(other)
         must, needs = set(_required(written)), set(_required(other))
         if _closed(written) and not needs <= {*mine, *must}:
@@ -86,11 +86,11 @@ class OneOf:
         if shut and not must <= set(theirs):
             return True
         both = [name for name in mine if name in theirs and name in must | needs]
-        both.sort(key=lambda name: not _is_tag(mine[name]))  # they tell soonest
+        both.sort(key=lambda name: not _is_tag(mine[name]))  # tags differ most often
         return any(self.excludes(mine[name], theirs[name], depth + 1) for name in both)
 
     def _narrower(self, written: Any, other: Any) -> list[Schema]:
-        """An object that must have what tells it from the other, or has not what the other needs."""
+        """Narrower versions of an object: one property more required, or one that the other requires left out."""
         written, other = self._view(written), self._view(other)
         if not _are_objects(written, other):
             return []
@@ -104,7 +104,7 @@ class OneOf:
 
 
 def with_tags(schema: Any) -> Any:
-    """The schema, changed in its place: what a `discriminator` names is required, as who reads the answer needs it."""
+    """The schema, changed in place: the property that a `discriminator` names is required, since readers need it."""
     tags = {}
     for node in schemas(schema):
         if isinstance(tag := node.get("discriminator"), dict) and isinstance(tag.get("propertyName"), str):
@@ -146,6 +146,6 @@ def _closed(schema: Schema) -> bool:
 
 
 def _refuses(schema: Schema, value: Any) -> bool:
-    """Whether the value is of another type, or none of those that are listed."""
+    """Whether the value has another type than the schema, or is not among the values that it lists."""
     values = values_of(schema)
     return not types_of({"const": value}) <= types_of(schema) or (values is not None and value not in values)

@@ -1,7 +1,7 @@
 """Tier C: any causal LM, one sequence at a time, through the cache that transformers itself makes for it.
 
-Correct first: what the paged path cannot serve is served here. A model whose own cache disagrees with itself
-(`cached=False`) computes every token anew at each step.
+Correct first: this runs the models that the paged path cannot. With `cached=False`, for a model that gives other scores
+with its cache than without, each step computes every token again.
 """
 
 import inspect
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class OpaqueRunner:
-    """Runs a transformers causal LM with one cache of its own kind for each sequence."""
+    """Runs a transformers causal LM with one transformers cache for each sequence."""
 
     tier = "C"
     layers_in = "transformers"
     chunks_prefill = False
     looks_ahead = takes_guesses = False
-    #: What a sequence's cache takes for each token, and whatever its length.
+    #: The bytes of a sequence's cache for each token, and those that do not depend on its length.
     bytes_per_token = bytes_per_state = 0
     long_after = None
 
@@ -42,7 +42,7 @@ class OpaqueRunner:
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
         self._cache_name = cache_argument(names)
-        # Recurrent models mask the new tokens alone, and none of them is masked.
+        # A recurrent model's mask covers only the new tokens, of which none is masked: it needs none.
         self._takes_mask = "attention_mask" in names and not is_recurrent(names)
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
@@ -53,9 +53,9 @@ class OpaqueRunner:
     def run(
         self, batch: list[ScheduledSequence], copies: Copies = (), newest: SampledTokens | None = None
     ) -> RunOutput:
-        """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies, nothing is awaited.
+        """Compute the batch's tokens, each whole prompt at once. `copies` and `newest` are not used in this tier.
 
-        A sequence that begins anew has given its blocks back, and its cache with them.
+        A sequence that starts over after a preemption has lost its cache with its blocks.
         """
         self._caches = {sequence: cache for sequence, cache in self._caches.items() if sequence.num_computed}
         last, prompt = [], []
@@ -65,7 +65,7 @@ class OpaqueRunner:
             sequence = item.sequence
             known, end = sequence.num_computed if self.cached else 0, len(sequence)
             first = _first_wanted(sequence, known)
-            alone = item._replace(num_tokens=1)  # one row of the mask, which holds for all rows
+            alone = item._replace(num_tokens=1)  # adapters need one row of their mask, which then holds for all rows
             adapted, routed = self.lora.of([alone]), self._routed_experts.of([item])
             with self._hidden_states.of(batch) as hidden, adapted, routed as routes:
                 scores = self._scores(sequence, known, first)
@@ -83,7 +83,7 @@ class OpaqueRunner:
         self._caches.pop(sequence, None)
 
     def weigh(self, shorter: Sequence, longer: Sequence) -> None:
-        """Learn what caches take from those of two sequences, which are computed for that alone."""
+        """Measure the size of caches by computing two sequences for this purpose alone."""
         if not self.cached:
             return
         pair = (shorter, longer)
@@ -93,12 +93,12 @@ class OpaqueRunner:
         self.bytes_per_state = max(0, more - self.bytes_per_token * len(longer))
 
     def vacate(self) -> None:
-        """Caches are the sequences' own: without sequences there are none."""
+        """Nothing to release: caches belong to sequences, and there are none now."""
 
     def _scores(self, sequence: Sequence, known: int, first: int) -> torch.Tensor:
-        """`[tokens, vocab]` of those from position `first` on; the first `known` tokens are in the cache.
+        """Scores `[tokens, vocab]` from position `first` on; the first `known` tokens are in the cache.
 
-        All others' scores are let go: those of a step's prompts are wider than anything else that it makes.
+        The wanted rows are copied, so that the others are freed: nothing that a step makes is larger than these.
         """
         rows = len(sequence) - first
         inputs: dict[str, Any] = {**self._tokens(sequence, known), "use_cache": self.cached}
@@ -115,7 +115,7 @@ class OpaqueRunner:
         return scores if len(scores) == rows else scores[-rows:].clone()
 
     def _tokens(self, sequence: Sequence, known: int) -> dict[str, torch.Tensor]:
-        """All but the first `known`, as ids or, where the prompt was given so, as embeddings."""
+        """All tokens but the first `known`: ids, or embeddings if the prompt was given as embeddings."""
         ids = self._row(sequence.token_ids[known:])
         if sequence.embeds is None or known >= sequence.num_prompt:
             return {"input_ids": ids}
@@ -126,13 +126,13 @@ class OpaqueRunner:
 
 
 def _first_wanted(sequence: Sequence, known: int) -> int:
-    """The first new position whose scores anybody wants: one of the prompt's, or the last of all."""
+    """The first new position whose scores are wanted: one in the prompt, or else the last position."""
     row = max(known, sequence.next_prompt_row)
     return row if row < sequence.num_prompt - 1 else len(sequence) - 1
 
 
 def _bytes(cache: Any) -> int:
-    """Of the memory behind all tensors in a cache, however deep they are in it."""
+    """The bytes of memory of all tensors in a cache, however deeply nested."""
     found, seen, storages = [cache], set[int](), dict[int, int]()
     while found:
         held = found.pop()

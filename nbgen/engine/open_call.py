@@ -1,6 +1,6 @@
-"""A call that an answer has begun: where its body ends, told from a text that grows. Knows nothing of what calls mean.
+"""Finds where the body of a tool call ends in a growing answer. Knows nothing of what calls mean.
 
-Each end is told where it is certain, whatever comes after: it does not depend on how the text was split.
+An end is reported only once no later text can change it, so it does not depend on how the text was split.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplateF
 from nbgen.engine.call_format import LISTED_CALLS
 from nbgen.engine.written_calls import past
 
-#: How transformers reads arguments that have a tag each.
+#: transformers' name for calls whose arguments have a tag each.
 TAGGED = "xml-inline"
 _SPACE = re.compile(r"\s*")
-#: Outside of strings: what a JSON value is made of, and what is none of it.
+#: Outside of strings: brackets and quotes of a JSON value, and characters that no JSON value has.
 _MARK = re.compile(r'["\[\]{}]|[^\s\w,:.+-]')
 _IN_STRING = re.compile(r'["\\]')
 
 
 class Delimiter(NamedTuple):
-    """What opens a field, or `closes` it, and the match of its pattern."""
+    """A place where a `field` opens, or `closes`, with the match of its pattern."""
 
     field: ResponseTemplateField
     closes: bool
@@ -33,7 +33,7 @@ class Delimiter(NamedTuple):
 def first_delimiter(
     watched: Iterable[tuple[ResponseTemplateField, bool]], text: str, place: int, *, last: bool
 ) -> tuple[Delimiter | None, int]:
-    """The first from `place` on, if it is certain, and up to where there is none, whatever comes; `last` if nothing."""
+    """The first delimiter from `place` on that more text (none if `last`) cannot change; and up to where none is."""
     found, sure = [], len(text)
     for field, closes in watched:
         match = (field.close_re if closes else field.open_re).search(text, place, partial=not last)
@@ -46,7 +46,7 @@ def first_delimiter(
 
 
 def _may_change(field: ResponseTemplateField, closes: bool, match: Any, text: str) -> bool:
-    """Whether a match could be another if more text came."""
+    """Whether more text could change the match."""
     if match.partial:
         return True
     literals = field.close_literals if closes else field.open_literals
@@ -60,21 +60,21 @@ def _may_change(field: ResponseTemplateField, closes: bool, match: Any, text: st
 
 
 class Ended(NamedTuple):
-    """What was between a call's tags, None where it is none; and where text goes on."""
+    """The text between a call's tags, None if it is no call; and where the text goes on after it."""
 
     body: str | None
     end: int
 
 
 class OpenCall:
-    """One field of calls, from where it opens."""
+    """One field with calls, from its opening tag on."""
 
     def __init__(self, opening: Delimiter) -> None:
         self.field = opening.field
         self.opening: str = opening.match.group()
         self.named: dict[str, str] = {key: value for key, value in opening.match.groupdict().items() if value}
         self.start: int = opening.match.end()
-        #: Where it ends if it is none: at the first tag that would close it.
+        #: The end of the first tag that would close it: there it ends if it turns out to be no call.
         self.first_close: int | None = None
         self._sought = self.start
         self._begins = False
@@ -83,11 +83,11 @@ class OpenCall:
 
     @property
     def is_json(self) -> bool:
-        """Whether a JSON value is all of it."""
+        """Whether the field is a single JSON value."""
         return self._json is not None
 
     def ended(self, text: str, *, last: bool) -> Ended | None:
-        """None where it depends on more text; it never does after the `last`."""
+        """How the call ended. None while more text may decide that, which is never so with `last`."""
         if not self._begins:
             first = past(_SPACE, text, self.start)
             if first == len(text) and not last:
@@ -98,11 +98,11 @@ class OpenCall:
         return self._tagged_end(text, last) if self._json is None else self._json_end(self._json, text, last)
 
     def text_end(self, end: int) -> int:
-        """Where what is no call ends, if it would have ended there; never where it opens."""
+        """Where the text of what is no call ends, at most at `end`; always after the start of its opening tag."""
         return max(min(end, self.first_close or end), self.start - len(self.opening) + 1)
 
     def _may_begin(self, character: str) -> bool:
-        """Whether a call may: where prose speaks of the tag, something else follows."""
+        """Whether a call may begin with this character. In prose that mentions the tag, something else follows."""
         if self._json is not None or self.field.content == "json":
             return character in ("[{(" if self.field.content_args else "[{")
         if self.field.content == TAGGED:
@@ -127,7 +127,7 @@ class OpenCall:
         return Ended(text[self.start :], len(text)) if last else None
 
     def _json_end(self, json: JsonValue, text: str, last: bool) -> Ended | None:
-        """Where its value does: a tag in a string closes nothing, and none is needed after a whole value."""
+        """Where its JSON value ends. A tag in a string closes nothing; a complete value needs no closing tag."""
         while json.end is None:
             closing, sure = self._closing(text, last)
             json.read(text, sure)
@@ -140,7 +140,7 @@ class OpenCall:
         return self._after(json.end, text, last)
 
     def _after(self, end: int, text: str, last: bool) -> Ended | None:
-        """A closing tag is passed over, and even the beginning of one where nothing comes after it."""
+        """Skip a closing tag after the value; and an incomplete one at the very end of the text."""
         body, match = text[self.start : end], None
         if self.field.close_re is not None:
             match = self.field.close_re.match(text, past(_SPACE, text, end), partial=True)
@@ -150,22 +150,22 @@ class OpenCall:
 
 
 class JsonValue:
-    """An object or a list in a text that grows; each character is read once."""
+    """Finds the end of a JSON object or list in a growing text; reads each character once."""
 
     def __init__(self, start: int) -> None:
-        #: Where it ends.
+        #: Where the value ends.
         self.end: int | None = None
-        #: Where it is none any more.
+        #: The end of the first character that no JSON value can have here.
         self.broken: int | None = None
         self.in_string = False
         self._place = start
         self._depth = 0
 
     def read(self, text: str, end: int) -> None:
-        """Go on, up to `end`."""
+        """Go on reading, up to `end`."""
         while self.end is None and self.broken is None:
             mark = (_IN_STRING if self.in_string else _MARK).search(text, self._place, end)
-            if mark is None or (mark.group() == "\\" and mark.end() == end):  # what that escapes is to come
+            if mark is None or (mark.group() == "\\" and mark.end() == end):  # the escaped character is still to come
                 self._place = mark.start() if mark else max(end, self._place)
                 return
             self._place = mark.end()

@@ -1,7 +1,7 @@
-"""Checkpoints whose layers are packed into words: read by transformers with tensors without numbers for these layers.
+"""Loads checkpoints whose layers are packed into words: transformers gets placeholders for the packed weights.
 
-So transformers needs no library of the format. What is a linear layer, or an expert of ours, keeps its 8 or 4 bits;
-what transformers changes while it loads a model, and what has no layer of ours, is written out. CPU only.
+So transformers needs no library of the format. Linear layers and experts that our own layers can replace keep their 8
+or 4 bits. Weights that transformers changes on loading, or that we have no layer for, are unpacked. CPU only.
 """
 
 import logging
@@ -29,7 +29,7 @@ from nbgen.engine.linear import is_plain, shown_weights
 from nbgen.engine.packed_layers import Packing
 from nbgen.model_files import weight_files
 
-#: A family whose own files have all experts in one tensor, and packed ones each apart as this other family's do.
+#: A family whose plain files have all experts in one tensor; its packed files have them apart, like the second family.
 TOGETHER, APART = "qwen3_vl_moe", "qwen2_moe"
 
 log = logging.getLogger(__name__)
@@ -45,17 +45,17 @@ def load(
     *,
     written_out: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """The model that `auto` makes of a configuration, and what transformers says of loading it.
+    """The model that `auto` makes of a configuration, and transformers' report of loading it.
 
-    Its packed weights are stand-ins of `files`, or are `written_out`, as where one of them was lost.
+    Packed weights become stand-ins made by `files`; or they are `written_out` (unpacked), also if a stand-in is lost.
     """
     for config in (architecture, architecture.get_text_config()):
         vars(config).pop("quantization_config", None)
-    if not isinstance(dtype, torch.dtype):  # the checkpoint's own, whatever that is
+    if not isinstance(dtype, torch.dtype):  # use the checkpoint's own
         dtype = architecture.dtype or architecture.get_text_config().dtype or torch.float16
     _take_experts_apart()
     made: Any = _get_model_class(architecture, auto._model_mapping)
-    if hasattr(sys.modules[made.__module__], "Conv1D"):  # whose weights are [in, out], as no format has them
+    if hasattr(sys.modules[made.__module__], "Conv1D"):  # its weights are [in, out], which no packed format has
         return _made(folder, packing, made, lambda packed: packed.whole().T, architecture, dtype)
     if written_out:
         return _made(folder, packing, made, lambda packed: packed.whole(), architecture, dtype)
@@ -68,7 +68,7 @@ def load(
 
 @torch.inference_mode()
 def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Report) -> None:
-    """Layers of ours, which compute in `dtype`, for linear ones that are packed; `report` hears of layers done."""
+    """Replace packed linear layers by ours, which compute in `dtype`; `report` is called with the layers done."""
     shown = shown_weights(model)
     places = [
         (parent, name, child, packed)
@@ -86,7 +86,7 @@ def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Re
 
 @cache
 def _take_experts_apart() -> None:
-    """Have transformers read packed experts of the family whose own files have them together."""
+    """Have transformers read packed experts, which are apart, for the family that has them together (`TOGETHER`)."""
     own: Any = get_checkpoint_conversion_mapping(TOGETHER)
     others: Any = get_checkpoint_conversion_mapping(APART)
     if own and others:
@@ -106,7 +106,7 @@ def _made(
             name: file.get_slice(name)
             for path in weight_files(folder)
             for file in [opened.enter_context(safe_open(path, framework="pt"))]
-            for name in file.keys()  # noqa: SIM118, for it is no dictionary
+            for name in file.keys()  # noqa: SIM118, since it is no dictionary
         }
         state = dict(_state(tensors, packing, stands_for, dtype))
         return made.from_pretrained(
@@ -115,14 +115,14 @@ def _made(
             state_dict=state,
             dtype=dtype,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # which the loader refuses
+            ignore_mismatched_sizes=True,  # the loader refuses these itself
         )
 
 
 def _state(
     tensors: dict[str, Any], packing: Packing, stands_for: Callable[[Packed], torch.Tensor], dtype: torch.dtype
 ) -> Iterator[tuple[str, Any]]:
-    """Every weight by its name, of packed ones what `stands_for` them."""
+    """Every weight with its name; for packed ones what `stands_for` makes of them."""
     for layer, bits in packing.bits.items():
 
         def take(part: str, layer: str = layer) -> torch.Tensor | None:
@@ -139,5 +139,5 @@ def _state(
 
 
 def _is_lost(weight: torch.Tensor) -> bool:
-    """Whether it was made of a stand-in, whose number is none."""
+    """Whether it was computed from a stand-in, whose numbers are NaN."""
     return not memory.are_mapped(weight) and bool(weight.isnan().any())

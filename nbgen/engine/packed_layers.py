@@ -1,7 +1,7 @@
-"""Which layers of a checkpoint are packed into words of 32 bits, and how: what its files say, before anything is read.
+"""Finds which layers of a checkpoint are packed into words of 32 bits, and how, from names and shapes in its files.
 
-GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound, which writes in either's way, compressed-tensors'
-`pack-quantized`, and bitsandbytes; or by `scaled_layers`. Knows nothing of torch.
+GPTQ (Frantar et al. 2022), AWQ (Lin et al. 2023), AutoRound (which writes in the way of either), compressed-tensors'
+`pack-quantized`, and bitsandbytes; other formats are left to `scaled_layers`. Knows nothing of torch.
 """
 
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ from nbgen.engine import scaled_layers
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
-#: Bits of a number that are read here.
+#: Bits of a packed number that can be read here.
 BITS = (4, 8)
-#: Of a word.
+#: Bits of a word.
 WORD = 32
 
 
 class Names(NamedTuple):
-    """What a layer's tensors are called, behind its own name: words, scales, zeros, and the group of each input."""
+    """Names of a layer's tensors, after the layer's own name: words, scales, zeros, and the group of each input."""
 
     words: str
     scales: str
@@ -29,32 +29,32 @@ class Names(NamedTuple):
 
 GPTQ = Names("qweight", "scales", "qzeros", "g_idx")
 COMPRESSED = Names("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx")
-#: Beside these, of which the words tell the same.
+#: A tensor beside these that is not needed: the words have the same shape.
 SHAPE = "weight_shape"
 
-#: What zeros were lowered by, by how checkpoints call the format.
+#: By a checkpoint's name for the format: our name, and how much zeros were lowered before packing.
 GPTQ_FORMATS = {"gptq": ("gptq", 1), "gptq_v2": ("gptq", 0)}
-#: AutoRound's own names for how it packs, without what they begin with.
+#: The same by AutoRound's names for how it packs, without their prefixes.
 AUTO_ROUND = {"gptq": ("gptq", 1), "awq": ("awq", 0), "gptqmodel": ("gptq", 0), "round": ("gptq", 0)}
-#: By which descriptions tell that a layer's inputs are rotated before they meet its weight.
+#: Keys in a description of layers whose inputs are rotated before they are multiplied by the weight.
 TURNED = ("rotation_config", "spinquant_config", "transform_config")
-#: How AutoRound calls what a layer rounds its inputs by: its weight is packed in another way then.
+#: AutoRound's name for the scales that a layer rounds its inputs with. Such a layer's weight is packed in another way.
 ROUNDED = ".act_scales"
-#: What bitsandbytes calls a tensor that tells of a layer's 4 bits, behind `weight`, and one of rows of 8 bits.
+#: bitsandbytes' names, after `weight`, for the tensor that describes 4 bits, and, after the layer, for 8 bits' scales.
 STATES = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 ROWS = "SCB"
-#: How compressed-tensors calls words, and whole numbers of 8 bits, which it packs, too, where inputs are not rounded.
+#: compressed-tensors' names for packed words, and for integers of 8 bits, packed as well where inputs are not rounded.
 PACKED = {"pack-quantized", "int-quantized"}
-#: The form of what `scaled_layers` knows.
+#: The `form` of layers that `scaled_layers` knows.
 SCALED = "scaled"
 
 
 class Packing(NamedTuple):
     """How all layers of a checkpoint are packed.
 
-    `form` is `gptq`, `awq`, `compressed-tensors`, `bitsandbytes` or `scaled`; `less` is what zeros were lowered by
-    before they were packed, and `bits` are those of each layer. A group is of `group` inputs where nothing else tells,
-    or 0, and a block of floats of as many outputs and inputs.
+    `form` is `gptq`, `awq`, `compressed-tensors`, `bitsandbytes` or `scaled`. `less` is how much zeros were lowered
+    before they were packed. `bits` has the bits of each layer. `group` is how many inputs form a group, if no tensor
+    says it (0: not known), and `block` how many outputs and inputs of scaled numbers share a scale.
     """
 
     form: str
@@ -65,7 +65,7 @@ class Packing(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        """Which may be rounded."""
+        """Whether `scaled_layers` knows the layers; such weights may be quantized again."""
         return self.form == SCALED
 
     @property
@@ -74,9 +74,9 @@ class Packing(NamedTuple):
 
 
 def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packing | None:
-    """None for what is packed in another way, or not at all; `held` are the files' tensors.
+    """How the layers are packed; None if they are not, or in an unknown way. `held` are the files' tensors.
 
-    Raises ModelError for a layer of which the files lack something.
+    Raises ModelError if the files lack the scales of a layer.
     """
     form, less = _form(described)
     if form is None or any(described.get(each) for each in TURNED) or any(each.endswith(ROUNDED) for each in held):
@@ -94,14 +94,14 @@ def read(described: dict[str, Any], held: dict[str, Entry], name: str) -> Packin
     told = _told_bits(described) if form == "compressed-tensors" else None
     bits = {layer: told or _bits(layer, form, held) for layer in layers}
     if not layers or scaled - set(layers) or any(each not in BITS for each in bits.values()):
-        return None  # what else is scaled is another way
+        return None  # other tensors with scales: an unknown way of packing
     group = described.get("group_size")
     return Packing(form, less, bits, group if isinstance(group, int) else 0)
 
 
 def method_of(described: dict[str, Any]) -> str:
     """The format's name."""
-    return str(described.get("quant_method") or "bitsandbytes")  # as older files of its do not say
+    return str(described.get("quant_method") or "bitsandbytes")  # its older files do not name it
 
 
 def _form(described: dict[str, Any]) -> tuple[str | None, int]:
@@ -126,7 +126,7 @@ def _of_bitsandbytes(held: dict[str, Entry]) -> Packing | None:
 
 
 def _first(described: dict[str, Any], *names: str) -> str:
-    """What it says under the first of these names that it has; "" where it has none of them."""
+    """The value of the first of these names that has one, in lower case; "" if none has."""
     return str(next(filter(None, map(described.get, names)), "")).lower()
 
 
@@ -136,7 +136,7 @@ class Weights(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """How compressed-tensors packed some layers."""
+    """How compressed-tensors packed one group of layers."""
 
     weights: Weights | None = None
     format: str | None = None
@@ -147,7 +147,7 @@ class Sparsity(msgspec.Struct):
 
 
 class Compressed(msgspec.Struct):
-    """What is asked of its description here."""
+    """The fields of compressed-tensors' description that are read here."""
 
     format: str
     config_groups: dict[str, Group]
@@ -155,7 +155,7 @@ class Compressed(msgspec.Struct):
 
 
 def _told_bits(described: dict[str, Any]) -> int | None:
-    """What compressed-tensors says of all groups of layers alike; None where they are not packed whole numbers."""
+    """The bits of all groups of layers in compressed-tensors; None if they differ or are not packed integers."""
     try:
         told = msgspec.convert(described, Compressed)
     except msgspec.ValidationError:
@@ -167,7 +167,7 @@ def _told_bits(described: dict[str, Any]) -> int | None:
 
 
 def _bits(layer: str, form: str, held: dict[str, Entry]) -> int:
-    """By the shapes of zeros, of which each output has one; 0 where they do not tell."""
+    """The bits of a number, from the shape of the zeros, one for each output; 0 if that does not tell."""
     scales, zeros = (held.get(f"{layer}.{each}") for each in (GPTQ.scales, GPTQ.zeros))
     if scales is None or zeros is None or len(scales.shape) != 2 or len(zeros.shape) != 2 or not scales.shape[1]:
         return 0

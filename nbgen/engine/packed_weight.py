@@ -1,6 +1,6 @@
 """A linear layer's weight in words of 32 bits, as GPTQ, AWQ and compressed-tensors pack it. CPU only.
 
-A number is its value less its group's zero, times its group's scale. Knows nothing of models.
+A weight is its packed value minus its group's zero, times its group's scale. Knows nothing of models.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from torch import nn
 from nbgen.engine.packed_layers import SHAPE, WORD, Packing
 from nbgen.engine.rounded_weight import RoundedWeight
 
-#: Where AWQ puts eight values that follow each other into a word.
+#: The places in a word of eight consecutive values, as AWQ orders them.
 AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
-#: 1 in each place of a word, by the bits of a place.
+#: A word with 1 in each place, by the bits of a place.
 ONES = {4: 0x11111111, 8: 0x01010101}
 
 
 class PackedWeight(NamedTuple):
-    """`words` and `zeros` of so many `bits` a value, and `scales`, in the layouts of `form` (`packed_layers`).
+    """`words` and `zeros` with `bits` for each value, and `scales`, in the layouts of `form` (`packed_layers`).
 
-    GPTQ's words `[in, out]` have neighbours of `in` together, AWQ's `[in, out]` those of `out`, and those of
-    compressed-tensors `[out, in]` those of `in`; zeros have neighbours of `out` together, and are the middle value
-    where there are none. `group_of` `[in]` says which group an input is in.
+    A word packs values that are neighbours along `in` in GPTQ (`[in, out]`) and compressed-tensors (`[out, in]`), along
+    `out` in AWQ (`[in, out]`). Zeros are packed along `out`; without zeros each is the middle value. `group_of` `[in]`
+    says which group an input is in.
     """
 
     form: str
@@ -37,14 +37,14 @@ class PackedWeight(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the weight `[out, in]`, of a layer that computes in `dtype`."""
+        """The shape `[out, in]` of the unpacked weight."""
         first, second = self.words.shape
         each = WORD // self.bits
         return {"gptq": (second, first * each), "awq": (second * each, first)}.get(self.form, (first, second * each))
 
     def rounded(self) -> RoundedWeight:
         middle = 2 ** (self.bits - 1)
-        values = (self._values() - middle).view(torch.int8)  # bytes begin again below 0
+        values = (self._values() - middle).view(torch.int8)  # bytes wrap around below 0
         scales = self.scales.float()
         scales = scales if self.form == "compressed-tensors" else scales.T
         zeros = self._zeros(len(values))
@@ -52,21 +52,21 @@ class PackedWeight(NamedTuple):
         return RoundedWeight(values, scales, weight_of_middle, self._odd_groups(scales.shape[1]))
 
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
-        """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
+        """A layer of exactly these numbers that computes in `dtype`; None if we have no layer for them."""
         return self.rounded().layer(bias, dtype)
 
     def whole(self) -> torch.Tensor:
-        """The weight, written out."""
+        """The unpacked weight."""
         return self.rounded().whole().to(self.dtype)
 
     def _values(self) -> torch.Tensor:
-        """`[out, in]` of uint8."""
+        """The packed values `[out, in]` as uint8."""
         if self.form == "awq":
             return _rows_of(self.words.T, self.bits, AWQ_PLACES)
         return _columns_of(self.words.T if self.form == "gptq" else self.words, self.bits)
 
     def _zeros(self, outputs: int) -> torch.Tensor | None:
-        """`[out, groups]` of uint8."""
+        """The zeros `[out, groups]` as uint8."""
         if self.zeros is None:
             return None
         if self.form == "compressed-tensors":
@@ -75,8 +75,8 @@ class PackedWeight(NamedTuple):
         return _rows_of((self.zeros + self.less * ONES[self.bits]).T, self.bits, places)
 
     def _odd_groups(self, groups: int) -> torch.Tensor | None:
-        """Which group each input is in, where these are not one after the other."""
-        if self.group_of is None or bool((self.group_of < 0).any()):  # -1 is none in compressed-tensors
+        """Which group each input is in; None if groups are equal runs of consecutive inputs."""
+        if self.group_of is None or bool((self.group_of < 0).any()):  # -1 means no group in compressed-tensors
             return None
         group_of, inputs = self.group_of.long(), len(self.group_of)
         even = inputs % groups == 0 and torch.equal(group_of, torch.arange(inputs) // (inputs // groups))
@@ -84,13 +84,13 @@ class PackedWeight(NamedTuple):
 
 
 def _columns_of(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """`[n, m]` as `[n, m * 32 / bits]` of uint8, from the lowest bits on."""
+    """Unpack words `[n, m]` to uint8 `[n, m * 32 / bits]`, each word from its lowest bits on."""
     parts = words.flatten().view(torch.uint8).view(len(words), -1)
     return parts if bits == 8 else torch.stack((parts & 15, parts >> 4), -1).flatten(1)
 
 
 def _rows_of(words: torch.Tensor, bits: int, places: list[int] | None = None) -> torch.Tensor:
-    """`[n, m]` as `[n * 32 / bits, m]` of uint8, each word's from `places` in it, or from the lowest bits on."""
+    """Unpack words `[n, m]` to uint8 `[n * 32 / bits, m]`, in the order of `places`, or from the lowest bits on."""
     each = WORD // bits
     parts = words.flatten().view(torch.uint8).view(*words.shape, WORD // 8)
     values = torch.empty(len(words), each, words.shape[1], dtype=torch.uint8)
@@ -101,7 +101,7 @@ def _rows_of(words: torch.Tensor, bits: int, places: list[int] | None = None) ->
 
 
 def taken(packing: Packing, bits: int, take: Callable[[str], torch.Tensor | None], dtype: torch.dtype) -> PackedWeight:
-    """The weight of a layer that computes in `dtype`, of the tensors that `take` finds behind the layer's name."""
+    """The weight of a layer that computes in `dtype`, made of the tensors that `take` finds by their short names."""
     words, scales, zeros, group_of = map(take, packing.names)
     take(SHAPE)
     assert words is not None
@@ -112,6 +112,6 @@ def taken(packing: Packing, bits: int, take: Callable[[str], torch.Tensor | None
 
 
 def _of_parts(inputs: int, groups: int, size: int) -> torch.Tensor | None:
-    """Which group each input is in, where all groups have that size but the last, which has fewer: AutoRound's."""
+    """Which group each input is in, where all groups but a smaller last one have `size` inputs (AutoRound)."""
     of_parts = size > 0 and inputs % size and -(-inputs // size) == groups
     return torch.arange(inputs) // size if of_parts else None

@@ -1,4 +1,4 @@
-"""A live model with adapters of peft, which is never imported here: who has such a model has imported it."""
+"""A live model with adapters of peft. Never imports peft: whoever has such a model has imported it."""
 
 import sys
 from typing import Any
@@ -10,16 +10,16 @@ from nbgen.errors import InvalidRequest
 
 
 def is_peft(model: Any) -> bool:
-    """Whether it is one of peft's, around a model of transformers."""
+    """Whether it is a peft model, wrapped around a transformers model."""
     peft = sys.modules.get("peft")
     return peft is not None and isinstance(model, peft.PeftModel | peft.PeftMixedModel)
 
 
 def base_of(model: Any) -> Any:
-    """The model of transformers within, whose layers hold the adapters.
+    """The transformers model inside, whose layers hold the adapters.
 
-    Raises InvalidRequest where it does not compute alone what peft's model does: with tokens that come before the
-    prompt, or adapters that begin somewhere in a text.
+    Raises InvalidRequest if it does not compute by itself what the peft model does: for adapters that put tokens before
+    the prompt, or that become active somewhere in a text.
     """
     peft, tuner, configurations = sys.modules["peft"], model.base_model, model.peft_config.values()
     known = (peft.tuners.tuners_utils.BaseTuner.forward, peft.AdaLoraModel.forward)
@@ -36,10 +36,10 @@ def base_of(model: Any) -> Any:
 
 @torch.no_grad()
 def settle(model: nn.Module) -> None:
-    """Take merged adapters that are switched off out of the weights, as the layers' own forward would.
+    """Unmerge adapters that are merged but switched off, as the layers' own forward would.
 
-    The forward of a copy that shares the weights must not: the layers themselves would not know.
+    The forward of a copy that shares the weights must not do it: the original layers would not know of that.
     """
     for module in model.modules():
         if getattr(module, "merged", False) is True and getattr(module, "disable_adapters", False) is True:
-            module.unmerge()  # type: ignore[operator]  # one of peft's layers
+            module.unmerge()  # type: ignore[operator]  # a layer of peft

@@ -1,7 +1,7 @@
-"""What every layer is given of a token besides the states of the one before: per-layer inputs (Gemma 3n and 4).
+"""Per-layer inputs (Gemma 3n and 4): numbers of a token that each layer gets besides the output of the layer before.
 
-They are made of the token's own embedding for each layer, and of a projection of the one that all layers begin with.
-Knows nothing of what the layers make of them.
+They are the sum of an embedding of the token for that layer and a projection of the token's main embedding. Knows
+nothing of how the layers use them.
 """
 
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ from nbgen.engine.known_code import like
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.native_linear import ALL
 
-#: Whose ids beyond those that have an embedding for its layers have that of the first.
+#: Families in which an id beyond the per-layer embedding table uses the embedding of id 0.
 FIRST_BEYOND = ("gemma3n.Gemma3nTextModel",)
 
 
 class PerLayerParts(NamedTuple):
-    """`embeddings` `[vocab, layers * width]` times `embedding`, and what a projection makes times `projected`.
+    """The `embeddings` `[vocab, layers * width]` are scaled by `embedding`, the projection's output by `projected`.
 
-    Of the latter the `width` numbers of each layer are normed; the sum of both counts `both` times.
+    Then the projection's `width` numbers of each layer are normed. The sum of the two is scaled by `both`.
     """
 
     embeddings: torch.Tensor
@@ -32,7 +32,7 @@ class PerLayerParts(NamedTuple):
 
     @classmethod
     def of(cls, decoder: Any) -> "PerLayerParts | None":
-        """None where layers are given none. Raises ValueError for embeddings that do anything else."""
+        """None if layers have no such inputs. Raises ValueError for embeddings of an unknown kind."""
         if not (width := getattr(decoder, "hidden_size_per_layer_input", 0)):
             return None
         table, norm = decoder.embed_tokens_per_layer, NormParts.of(decoder.per_layer_projection_norm)
@@ -47,5 +47,5 @@ class PerLayerParts(NamedTuple):
 
 
 def projection(decoder: Any) -> Product:
-    """Of all layers' inputs, with what adapters add to it now."""
+    """The projection that makes the inputs of all layers, with the active adapters."""
     return Product(decoder.per_layer_model_projection, ALL)

@@ -1,9 +1,9 @@
-"""Blocks whose tokens are known, kept after their sequences for the next that begins alike. Plain Python.
+"""The prefix cache: keeps computed blocks after their sequences end, for others that begin alike. Plain Python.
 
 A tree with one block a node, after SGLang's radix attention (Zheng et al. 2024, section 3): a path from a root spells
 the tokens of a prompt and its answer. Blocks in use are locked, with all above them; the rest are evicted by least
-recent use. A node may have a snapshot of a model's recurrent state right after its tokens, which goes with it. Knows
-neither sequences nor tensors.
+recent use. A node may have a snapshot of a model's recurrent state right after its tokens, evicted with the node.
+Knows neither sequences nor tensors.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 from nbgen.engine.snapshots import Snapshots
 
-#: Outdated entries of the order of leaves that are tolerated before it is cleaned.
+#: How many outdated entries `PrefixCache._leaves` may have before it is cleaned.
 SLACK = 64
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class Node:
-    """A cached block: `tokens` are those whose keys and values it holds, fewer than a block's only in a leaf.
+    """A cached block, which holds the keys and values of `tokens`. Only a leaf may have fewer tokens than a block.
 
-    However many children it has, one is found in about the same time: by its tokens, or beside where they would stand
-    in `order`, which holds the tokens of all children, sorted.
+    Finding a child takes about the same time however many there are: by its tokens in `children`, or next to where
+    these tokens would stand in `order`, the sorted list of all children's tokens.
     """
 
     tokens: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class Node:
     used: int = 0
 
     def best_child(self, tokens: tuple[int, ...]) -> tuple[Node | None, int]:
-        """The child that begins most like `tokens`, and for how many of them; the first in order of those alike."""
+        """The child that shares the most first tokens with `tokens`, and how many; of equal ones the first in order."""
         if (child := self.children.get(tokens)) is not None:
             return child, len(tokens)
         at = bisect_left(self.order, tokens)
@@ -47,19 +47,19 @@ class Node:
         return (self.children[best], length) if length else (None, 0)
 
     def beginnings(self, tokens: tuple[int, ...]) -> Iterator[Node]:
-        """The children whose tokens `tokens` begin with, the longest first."""
+        """The children whose tokens are a prefix of `tokens`, the longest first."""
         _, length = self.best_child(tokens)
         found = (self.children.get(tokens[:end]) for end in range(length, 0, -1))
         return (child for child in found if child is not None)
 
     def adopt(self, child: Node) -> None:
-        """Take a child whose tokens no other has."""
+        """Add a child. No other child may have the same tokens."""
         assert child.tokens not in self.children
         self.children[child.tokens] = child
         insort(self.order, child.tokens)
 
     def disown(self, child: Node) -> None:
-        """Let a child go."""
+        """Remove a child."""
         del self.children[child.tokens]
         del self.order[bisect_left(self.order, child.tokens)]
 
@@ -71,9 +71,9 @@ def _common(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:
 
 
 class Namespace(NamedTuple):
-    """Who may share what is cached: those of the very same one, and nobody can ask for more than `asked`.
+    """Sequences share cached blocks only if their namespaces are equal. A request chooses `asked` alone.
 
-    `adapter` is the version of a LoRA adapter, 0 where there is none. The keys of `long` sequences are others.
+    `adapter` is the version of a LoRA adapter, 0 where there is none. `long` sequences have other keys and values.
     """
 
     asked: tuple[str, ...] = ()
@@ -81,14 +81,14 @@ class Namespace(NamedTuple):
     long: bool = False
 
 
-#: Of who asks for none.
+#: The namespace of requests that ask for none.
 COMMON = Namespace()
 
 
 class PrefixCache:
     """Trees of cached blocks, one for each namespace.
 
-    `give_back` gets the blocks that the cache lets go.
+    The cache calls `give_back` with each block that it evicts.
     """
 
     def __init__(self, block_size: int, give_back: Callable[[int], None], num_snapshots: int = 0) -> None:
@@ -99,22 +99,22 @@ class PrefixCache:
         self._give_back = give_back
         self._roots: dict[Namespace, Node] = {}
         self._clock = itertools.count(1)
-        #: Leaves by their last use; an entry whose use is not its node's last is outdated.
+        #: A heap of leaves by their last use. An entry is outdated if its node was used again later.
         self._leaves: list[tuple[int, Node]] = []
 
     @property
     def num_evictable(self) -> int:
-        """Blocks that `evict` can give back: all that nobody uses, since whoever locks a block locks those above."""
+        """How many blocks `evict` can give back: all unlocked ones, since a lock on a block also locks those above."""
         return self.num_blocks - self._num_locked
 
     def root(self, namespace: Namespace) -> Node:
-        """Where what is cached begins. Of namespaces without anything, no more are kept than there are blocks."""
+        """The root of the namespace's tree. At most about as many empty namespaces are kept as there are blocks."""
         if namespace not in self._roots and len(self._roots) > self.num_blocks + SLACK:
             self._roots = {name: node for name, node in self._roots.items() if node.children}
         return self._roots.setdefault(namespace, Node())
 
     def match(self, namespace: Namespace, tokens: Sequence[int]) -> list[Node]:
-        """The longest cached beginning of `tokens`, in whole blocks. Lock what is to be used before all else."""
+        """The longest cached prefix of `tokens`, in whole blocks. Lock the nodes to be used before any other call."""
         nodes: list[Node] = []
         node = self.root(namespace)
         while True:
@@ -126,9 +126,9 @@ class PrefixCache:
             node = child
 
     def add(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
-        """Keep `block`, which holds `tokens` after those of `parent`; a leaf that it extends is let go.
+        """Cache `block`, which holds `tokens` after those of `parent`; a shorter leaf that it extends is removed.
 
-        One with a snapshot stays: only there can others go on from it. No child of `parent` may have these tokens.
+        One with a snapshot stays: others can continue only from there. No child of `parent` may have these tokens.
         """
         for shorter in list(parent.beginnings(tokens)):
             if not shorter.locks and shorter not in self.snapshots:
@@ -140,7 +140,7 @@ class PrefixCache:
         return node
 
     def lock(self, nodes: Iterable[Node]) -> None:
-        """Keep the nodes until they are unlocked as often. A path is locked from its beginning."""
+        """Keep the nodes until they are unlocked as often as locked. Always lock a path from the root on."""
         for node in nodes:
             self._num_locked += not node.locks
             node.locks += 1
@@ -152,7 +152,7 @@ class PrefixCache:
             self._offer(node)
 
     def evict(self) -> None:
-        """Give back the block of least recent use. Call only while `num_evictable` is not 0."""
+        """Give back the least recently used block. Call only while `num_evictable` is not 0."""
         while True:
             used, node = heapq.heappop(self._leaves)
             if used == node.used and not node.locks and not node.children:
@@ -165,7 +165,7 @@ class PrefixCache:
             self.evict()
 
     def _offer(self, node: Node) -> None:
-        """Note a use of the node, which may be evicted from now on if it is a leaf that nobody uses."""
+        """Note a use of the node. From now on it may be evicted if it is an unlocked leaf."""
         node.used = next(self._clock)
         self._push(node)
 

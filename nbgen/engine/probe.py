@@ -1,7 +1,7 @@
-"""Which way of running a model is right for it: found by trying, never by a flag of the model.
+"""Chooses how a model is run, by trying candidates, never by a flag of the model.
 
-A few random tokens go once through the model as transformers ships it and once through each candidate, in pieces; the
-first candidate with the same scores wins. Where that was C++ of our own at an earlier start, it alone is tried again.
+A few random tokens go once through the model as transformers ships it and once through each candidate, in pieces. The
+first candidate with the same scores wins. If our own C++ won at an earlier start, only it is tried again.
 """
 
 import logging
@@ -41,7 +41,7 @@ from nbgen.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Of each prompt, scores `[vocab]` by position.
+#: For each prompt, scores `[vocab]` by position.
 Expected = list[torch.Tensor] | Scores
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,10 @@ Runner = ModelRunner | OpaqueRunner
 
 
 def choose_runner(model: "PreTrainedModel", *, copies_weights: bool = True, known: KnownScores | None = None) -> Runner:
-    """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
+    """The fastest runner whose scores are those of `model` itself. It may replace layers of `model` by faster ones.
 
-    Faster layers hold copies of weights: without `copies_weights` there are none. `known` may have what an earlier
-    start found. Raises ModelError for a model that does not write one token after the other, or leaves no memory to
-    compute in.
+    Faster layers hold copies of weights: without `copies_weights` there are none. `known` may have the scores of an
+    earlier start. Raises ModelError for a model that is not causal, or leaves no memory to compute in.
     """
     try:
         scores = known.recall() if known is not None else None
@@ -68,11 +67,11 @@ def choose_runner(model: "PreTrainedModel", *, copies_weights: bool = True, know
 
 
 def _as_before(model: "PreTrainedModel", scores: Scores) -> Runner | None:
-    """Our own C++ from ids to scores, if its scores are still those that were found; else the model is as it was."""
+    """A runner whose C++ computes all from ids to scores, if it gives the known `scores`; else restores the model."""
     config, prompts = model.config.get_text_config(), trial.prompts(model)
     attention, swaps = config._attn_implementation, _faster(model, prompts[1])
     runner = (HybridRunner if has_state(model.config) else ModelRunner)(model, KVCache(8, BLOCK_SIZE))
-    # Once through transformers' own code, which shows what layers have.
+    # First through transformers' own code: this shows which layers adapters suit, and the shapes of states.
     if _agrees(runner, prompts, scores, trial.FIRST_STEPS, observed=True):
         _give_native_layers(runner, prompts, scores)
     if runner.native_model is not None:
@@ -107,16 +106,16 @@ def _chosen(model: "PreTrainedModel", copies_weights: bool, known: KnownScores |
 
 
 def _faster(model: "PreTrainedModel", ids: list[int]) -> list[linear.Swap]:
-    """Give the model the fastest linear layers, experts and linear attention that this machine has for it."""
+    """Replace the model's linear layers, experts and linear attention by the fastest that this machine can run."""
     others = native_experts.replace(model) + native_delta.replace(model) + native_scan.replace(model)
     return others + native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
 
 
 def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected: Expected) -> None:
-    """The layers and what is around them, both or the layers alone, where the scores remain.
+    """Use our C++ for all from ids to scores, or for the decoder layers alone, or not at all, as the scores allow.
 
-    They are tried together: what is around them is only made where the code in its place is known. Layers with states
-    are never ours alone, nor are those that must be told which positions are theirs.
+    All is tried first: it is only made where all code that it replaces is known. The layers alone are not tried
+    where some have recurrent state, or where the decoder does not hand them all that they need (`stands_in`).
     """
     stock, pool = runner.stock, runner.pool if isinstance(runner, HybridRunner) else None
     try:
@@ -138,9 +137,9 @@ def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected:
 
 
 def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: Expected) -> None:
-    """Kernels of our own from ids to scores, where the model's code is known; else norms of one kernel.
+    """Run our own kernels from ids to scores, where the model's code is known; else replace norms by fused ones.
 
-    Both where the scores remain.
+    Either is undone if it changes the scores.
     """
     try:
         from nbgen.engine.fused_model import FusedModel  # only here: other machines have no triton
@@ -158,7 +157,7 @@ def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: Expected) -> 
 
 
 def compile(runner: Runner) -> bool:
-    """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
+    """Compile the runner's decoder if that works and keeps the scores; whether it is compiled. Raises ModelError."""
     if type(runner) is not ModelRunner or runner.long_after is not None:
         return False
     if runner.layers_in != "transformers":
@@ -169,7 +168,7 @@ def compile(runner: Runner) -> bool:
     decoder = runner.stock.compiled = CompiledDecoder(runner.model)
     try:
         got = [row for _, _, row in trial.pieces(runner, prompts)]
-    except Exception:  # what a compiler says of code that it does not understand
+    except Exception:  # a compiler may raise anything about code that it does not understand
         log.warning("This model cannot be compiled; it runs as it is", exc_info=True)
         got = []
     if got and all(trial.same(a, b, runner.model.dtype) for a, b in zip(got, expected, strict=True)):
@@ -193,14 +192,14 @@ def _first_that_agrees(
 
 
 def _candidates(model: "PreTrainedModel") -> Iterator[Runner]:
-    """Runners from the fastest on; each is made only when those before it were tried."""
+    """Runners, the fastest first. Each is made only after those before it have failed."""
     if has_state(model.config):
         yield HybridRunner(model, KVCache(8, BLOCK_SIZE))
         yield HybridRunner(model, KVCache(8, BLOCK_SIZE), chunks_prefill=False)
     else:
         runner = ModelRunner(model, KVCache(8, BLOCK_SIZE))
         yield runner
-        if runner.attention.graphs:  # a kernel of a GPU's may want more memory of its processors than an old one has
+        if runner.attention.graphs:  # our kernel may need more shared memory than an old GPU has
             plain = ModelRunner(model, KVCache(8, BLOCK_SIZE))
             plain.attention = ReferenceAttention()
             yield plain
@@ -208,7 +207,7 @@ def _candidates(model: "PreTrainedModel") -> Iterator[Runner]:
 
 
 def _expected_scores(model: "PreTrainedModel", prompts: list[list[int]]) -> list[torch.Tensor]:
-    """`[tokens, vocab]` of each prompt, of the model as transformers ships it. Raises ModelError."""
+    """Scores `[tokens, vocab]` of each prompt, from the model as transformers ships it. Raises ModelError."""
     name = type(model).__name__
     try:
         scores = _stock_scores(model, prompts)
@@ -228,14 +227,14 @@ def _expected_scores(model: "PreTrainedModel", prompts: list[list[int]]) -> list
 
 
 def _not_finite(model: "PreTrainedModel") -> str:
-    """Which of its weights are none either, in words."""
+    """The name of a weight that is not finite either, as words to put into an error message."""
     named = (name for name, each in model.named_parameters() if each.is_floating_point() and not each.isfinite().all())
     return f" ({name} is not finite)" if (name := next(named, None)) else ""
 
 
 @torch.inference_mode()
 def _stock_scores(model: "PreTrainedModel", prompts: list[list[int]]) -> list[torch.Tensor]:
-    """Of one batch: prompts that end before the first go on like it, which changes no score before."""
+    """Compute all prompts in one batch. Shorter ones are filled up from the first: later tokens change no score."""
     device = next(model.parameters()).device
     ids = [prompt + prompts[0][len(prompt) :] for prompt in prompts]
     scores = model(input_ids=torch.tensor(ids, device=device), use_cache=False).logits.float()
@@ -250,14 +249,14 @@ def _agrees(
     *,
     observed: bool = False,
 ) -> bool:
-    """Whether the runner's scores are the expected ones; `observed`: adapters look at how it gets them."""
+    """Whether the runner's scores are the expected ones. `observed`: see meanwhile which layers can take adapters."""
     try:
         with runner.lora.observed() if observed else nullcontext():
             return all(
                 trial.same(got, expected[index][row], runner.model.dtype)
                 for index, row, got in trial.pieces(runner, prompts, steps)
             )
-    except Exception as error:  # a model may raise anything where a way of running does not suit it
+    except Exception as error:  # a model may raise anything if this runner does not suit it
         if memory.ran_out(error):
             raise
         log.info("tier %s does not suit this model: %s", runner.tier, error)
@@ -266,16 +265,16 @@ def _agrees(
 
 @torch.inference_mode()
 def _keeps_states(runner: Runner, prompt: list[int]) -> bool:
-    """Whether every kind of state that a piece of a prompt leaves makes a difference to the next piece.
+    """Whether every kind of state that one prompt chunk leaves changes the scores of the next chunk.
 
-    One that is begun anew with each piece may change scores by less than `TOLERANCE`, and of long prompts by more.
+    A model that resets a state with each chunk may differ by less than `TOLERANCE` here, and by more in long prompts.
     """
     if not isinstance(runner, HybridRunner) or not runner.chunks_prefill:
         return True
     sequence, blocks, first = trial.sequence(prompt, state_slot=0), BlockManager(8, BLOCK_SIZE), trial.STEPS[0][0]
     runner.run([ScheduledSequence(trial.grow(sequence, first, blocks), first)])
     sequence.num_computed = first
-    piece = ScheduledSequence(trial.grow(sequence, 2, blocks), 2)  # few tokens: convolutions forget those before
+    piece = ScheduledSequence(trial.grow(sequence, 2, blocks), 2)  # with more, a convolution sees no earlier tokens
 
     def scores(changed: str | None) -> torch.Tensor:
         for kind in runner.pool.kinds:
@@ -287,13 +286,13 @@ def _keeps_states(runner: Runner, prompt: list[int]) -> bool:
 
 
 def _find_snapshots(runner: ModelRunner, prompt: list[int], expected: Expected) -> None:
-    """Reuse prefixes of a model with states only where snapshots of these serve."""
+    """Let a model with recurrent state reuse prefixes only if it can go on from snapshots of that state."""
     if isinstance(runner, HybridRunner) and runner.caches_prefixes:
         runner.caches_prefixes = _goes_on(runner, prompt, expected[0][len(prompt) - 1])
 
 
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) -> bool:
-    """Whether a prompt continues from a snapshot as it does from its beginning, whose last scores are expected."""
+    """Whether a prompt that continues from a snapshot gets the `expected` last scores, those of an uncut run."""
     blocks = StatefulBlocks(8, BLOCK_SIZE, num_slots=2, num_snapshots=1)
     runner.pool.reserve(1)
     first, second = trial.sequence(prompt), trial.sequence(prompt)
@@ -301,7 +300,7 @@ def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) ->
     runner.run([ScheduledSequence(trial.grow(first, trial.STEPS[0][0], blocks), trial.STEPS[0][0])])
     first.num_computed = trial.STEPS[0][0]
     blocks.free(first)
-    blocks.admit(trial.sequence(prompt), ())  # in the slot of the first, so that the second gets another
+    blocks.admit(trial.sequence(prompt), ())  # takes the first one's slot, so that the second gets another
     blocks.reuse(second)
     blocks.admit(second, ())
     blocks.allocate(second, len(second))

@@ -1,4 +1,4 @@
-"""The engine process and its machine: it dies with its parent, first when memory is short, and yields the CPU.
+"""The engine process: it dies with its parent, is killed first when memory is short, and yields the CPU to others.
 
 Knows nothing of models or messages. The three ways to end are independent (end of file on the channel is the
 third, in `channel`): the kernel's signal on the parent's death, and a thread that watches the parent's pid.
@@ -16,8 +16,8 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 WATCH_SECONDS = 2.0
 OOM_SCORE = 500
-#: Linux runs who wakes up at once before one with a longer slice (since 6.12; the usual is 3 ms): kernels, browsers and
-#: the server need a moment, while this process computes for long. Its share of the processors stays the same.
+#: With a longer time slice than others (Linux since 6.12; the usual is 3 ms) this process yields at once to one that
+#: wakes up: kernels, browsers and the server need the CPU only briefly. Its share of the processors stays the same.
 SLICE_NANOSECONDS = 10_000_000
 SET_SCHEDULING = {"x86_64": 314, "aarch64": 274}
 
@@ -36,9 +36,9 @@ class Scheduling(ctypes.Structure):
 
 
 def live_and_die_with_parent() -> None:
-    """Ignore Ctrl-C (the server decides), end when the parent ends, be the first to go when memory runs out.
+    """Ignore Ctrl-C (the server decides), end when the parent ends, be the first to be killed when memory runs out.
 
-    Called before other threads are there, which then do likewise.
+    Call it before other threads start: they inherit the scheduling.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
@@ -54,7 +54,7 @@ def _signal_on_parent_death() -> None:
 
 
 def _give_way() -> None:
-    """Of this thread and those it starts. An older kernel does nothing of it."""
+    """Set the time slice of this thread and those it starts. An older kernel ignores it."""
     number = SET_SCHEDULING.get(platform.machine()) if sys.platform == "linux" else None
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return

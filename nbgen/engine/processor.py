@@ -1,6 +1,6 @@
-"""Prompts with images and sounds in them, made by the model's own processor. Runs where requests are admitted.
+"""Makes prompts with images, sounds and videos, by the model's own processor. Runs where requests are admitted.
 
-Knows nothing of the model but which ids stand for what; what its towers make of the tensors is the encoder's affair.
+Of the model it knows only which placeholder ids stand for which type; the encoder runs the towers on the tensors.
 """
 
 import threading
@@ -31,32 +31,32 @@ from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_MEDIA
 from nbgen.messages import ChatMessage, GenerateRequest, Media
 
-#: Of what a processor gives, what is no input of the model's towers.
+#: Outputs of a processor that are no inputs of the model's towers.
 OWN = {"input_ids", "attention_mask"}
-#: What the types are called in a processor's call.
+#: By type of media, the argument of a processor's call.
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
-#: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
+#: Whether this transformers can read special tokens in a user's words as plain text, which only new versions can.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
-#: What a processor raises at what it cannot take.
+#: What a processor raises for inputs that it cannot take.
 REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, StrictDataclassError)
-#: A text that a template has to show.
+#: A text that is rendered to see where a template puts the text of a message.
 MARK = "nbgen mark"
 
 Made = Mapping[str, Any]
 
 
 class Processor:
-    """A model's processor. `types` are the media that it reads from files; of a video, those of its frames."""
+    """A model's processor. `types` are the types of media that it can make from files; a video's may be its frames."""
 
     def __init__(
         self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str], ends: Sequence[str] = ()
     ) -> None:
-        """`placeholders` are the ids that the model puts something of a type in place of, `ends` its end tokens."""
+        """`placeholders` are the ids that the model replaces by media, with their types; `ends` are its end tokens."""
         self._ends = ends
         self._processor: Any = processor
         self._decoder = MediaDecoder()
-        #: Its tokenizer is one thread's at a time. Files are decoded without it.
+        #: Only one thread at a time may use its tokenizer. Files are decoded without this lock.
         self.lock = threading.Lock()
         self._types = types
         self._placeholders = placeholders
@@ -64,12 +64,12 @@ class Processor:
         self._places = {kind: self._place(kind) for kind in types}
 
     def close(self) -> None:
-        """End the process that decodes."""
+        """End the process that decodes media."""
         self._decoder.close()
 
     @property
     def media(self) -> list[str]:
-        """All types that come in, if only as tensors."""
+        """All types of media that the model takes, some of them perhaps only as tensors."""
         return sorted(set(self._placeholders.values()))
 
     @property
@@ -94,7 +94,7 @@ class Processor:
             )
 
     def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any], **own: Any) -> list[int]:
-        """Ids of a chat without media; `options` are a client's, `own` of transformers' call. Raises InvalidRequest."""
+        """Ids of a chat without media; `options` are a client's, `own` are transformers'. Raises InvalidRequest."""
         return self._chat(messages, [], options, **own)["input_ids"][0].tolist()
 
     def prompt(self, request: GenerateRequest, encode: Callable[[str], list[int]]) -> MediaPrompt:
@@ -135,7 +135,7 @@ class Processor:
         return MediaPrompt.of(ids, media, self._placeholders.get, inputs)
 
     def _text(self, text: str, media: list[Media], **options: Any) -> Made:
-        """What the processor makes of text with one placeholder for each medium, or none: then media come first."""
+        """The processor's output for text with one placeholder for each medium. Without any, media come first."""
         for kind in reversed(self._types):
             token, given = self._token(kind), len(_of_type(media, kind))
             if token is not None and token not in text:
@@ -152,7 +152,7 @@ class Processor:
         return self._run(lambda: self._processor(text=[text], return_tensors="pt", **options))
 
     def _of_ids(self, ids: list[int], media: list[Media]) -> MediaPrompt:
-        """Ids with one placeholder for each medium, or with as many as it takes: then they are used as they are."""
+        """The prompt of ids with one placeholder for each medium, or with all that it expands to: these stay as is."""
         tokenizer, tokens = self._processor.tokenizer, [self._token(each.type) or "" for each in media]
         single = {tokenizer.convert_tokens_to_ids(token) for token in tokens}
         if sum(i in single for i in ids) == len(media) >= sum(i in self._placeholders for i in ids):
@@ -171,7 +171,7 @@ class Processor:
         return self._of(whole, media, ids)
 
     def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
-        """What the processor makes of a chat: whatever a user wrote is text, and only parts are media."""
+        """The processor's output for a chat. Only message parts are media; whatever a user wrote is text."""
         if not self.has_chat_template:
             raise InvalidRequest(template_options.NO_TEMPLATE, field="messages")
         call = template_options.read_by(self._processor.chat_template, options) | own
@@ -204,7 +204,7 @@ class Processor:
     def _conversation(
         self, messages: list[ChatMessage], media: list[Media], found: Mapping[str, list[Any]]
     ) -> list[dict[str, Any]]:
-        """The messages as a template reads them, with each medium in its part, of those `found`."""
+        """The messages as a template reads them, with the media of `found` in their parts."""
         parts = [part for m in messages if isinstance(m.content, list) for part in m.content if part.type != "text"]
         if [part.type for part in parts] != [each.type for each in media]:
             raise InvalidRequest(
@@ -244,7 +244,7 @@ class Processor:
         return getattr(self._processor, f"{kind}_token", None)
 
     def _place(self, kind: str) -> str:
-        """What the chat template writes where a medium stands, which may be more than its token."""
+        """What the chat template writes in place of a medium: its token, and perhaps more around it."""
         token, mark = self._token(kind) or "", {"type": "text", "text": MARK}
         if not self._lists_parts:
             return token
@@ -260,7 +260,7 @@ class Processor:
         return found if found.count(token) == 1 and len(found) == len(seeing) - len(plain) else token
 
     def _decoded(self, media: list[Media]) -> dict[str, list[Any]]:
-        """The media of each type: images, samples, clips."""
+        """The decoded media of each type: images, sound samples, video clips."""
         return {kind: self._all_decoded(_of_type(media, kind), kind) for kind in self._types}
 
     def _all_decoded(self, found: list[Media], kind: str) -> list[Any]:
@@ -288,7 +288,7 @@ class Processor:
         return clips
 
     def _frames(self, medium: Media, place: str) -> np.ndarray:
-        """`[time, height, width, 3]`."""
+        """The frames of a video that was sent as images: `[time, height, width, 3]`."""
         images = self._images(unpack_bytes(medium.data), f"frame of {place}: number")
         if len(sizes := {image.size for image in images}) > 1:
             raise InvalidRequest(
@@ -314,7 +314,7 @@ class Processor:
         return int(getattr(self._processor._audio_processor, "sampling_rate", DEFAULT_RATE))
 
     def _options(self, media: list[Media], decoded: Mapping[str, list[Any]]) -> dict[str, Any]:
-        """The options of the media, which hold for all of a prompt."""
+        """The processor's keyword arguments from the media's options, which hold for all media of a prompt."""
         options: dict[str, Any] = {}
         for kind in self._types:
             processor: Any = getattr(self._processor, f"{kind}_processor", None)
@@ -332,7 +332,7 @@ class Processor:
 
 
 def _plain(medium: Any) -> Any:
-    """What a processor is given of a decoded medium."""
+    """A decoded medium as it is passed to the processor."""
     return medium.frames if isinstance(medium, VideoClip) else medium
 
 

@@ -1,7 +1,7 @@
-"""A model's processor from its folder, with transformers' Pillow image processors: torchvision is not needed.
+"""Loads a model's processor from its folder, with transformers' Pillow image processors: torchvision is not needed.
 
-Video processors are torchvision's alone. Where it is missing, a processor is loaded without the one it has, and with
-ours for frames (`video_frames`) where the model is of a kind that this knows.
+transformers' video processors need torchvision. Without it, a processor is loaded without its video processor; if
+`video_frames` knows the kind of model, it gets that one instead.
 """
 
 import logging
@@ -24,7 +24,7 @@ from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
 from nbgen.model_files import read_json
 
-#: Files of which a folder with a processor has at least one.
+#: A folder with a processor has at least one of these files.
 FILES = ("processor_config.json", "preprocessor_config.json", "image_processor_config.json")
 
 PIXTRAL = "transformers.models.pixtral"
@@ -55,7 +55,7 @@ def load(folder: Path) -> ProcessorMixin | None:
 
 
 def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | None:
-    """The processor of a model with towers; None where it has none, or nothing that it could process."""
+    """The processor of a model with towers; None if it has no processor, or no kind of media to process."""
     found = load(folder) if (places := placeholders(config)) else None
     if found is None:
         return None
@@ -73,7 +73,7 @@ def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Proces
 
 
 def pixtral_class() -> type[ProcessorMixin]:
-    """PixtralProcessor, which asks for torchvision, and needs nothing of it but what its file for Pillow has too."""
+    """PixtralProcessor. It imports a file that needs torchvision, but uses only what the Pillow file has as well."""
     if not is_torchvision_available():
         for_pillow = import_module(f"{PIXTRAL}.image_processing_pil_pixtral")
         sys.modules.setdefault(f"{PIXTRAL}.image_processing_pixtral", for_pillow)
@@ -86,13 +86,13 @@ def _class_of(folder: Path) -> Any:
 
 
 def _sees_videos(processor: ProcessorMixin) -> bool:
-    """Whether it makes something of a video's frames."""
+    """Whether it has a video processor that works."""
     return type(getattr(processor, "video_processor", None)) not in (type(None), BaseVideoProcessor)
 
 
 @contextmanager
 def without_videos() -> Iterator[None]:
-    """Let transformers put an empty video processor where it would refuse to load for want of torchvision."""
+    """Let transformers use an empty video processor where it would refuse to load because torchvision is missing."""
     if is_torchvision_available():
         yield
         return

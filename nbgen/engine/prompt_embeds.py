@@ -1,6 +1,6 @@
-"""Prompts given as embeddings: their rows in place of what the model's own table says of the placeholder ids.
+"""Prompts given as embeddings: puts their rows in place of the model's own embeddings of the placeholder ids.
 
-Knows nothing of caches. `width` says which models can be run so.
+Knows nothing of caches. `width` says which models can take such prompts.
 """
 
 import inspect
@@ -16,12 +16,12 @@ from nbgen.messages import Tensor
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Decoders that multiply what they look up themselves, and no embeddings that they are given.
+#: Decoders that multiply the embeddings that they look up, but not those that they are given.
 IDS_ALONE = ("falcon_h1.FalconH1Model",)
 
 
 def width(model: "PreTrainedModel") -> int:
-    """Of an input embedding; 0 where the model needs ids beside them, or takes none."""
+    """The width of an input embedding; 0 if the model takes no embeddings, or needs ids beside them."""
     if "inputs_embeds" not in inspect.signature(model.forward).parameters:
         return 0
     if getattr(model.config.get_text_config(), "hidden_size_per_layer_input", 0):
@@ -36,7 +36,7 @@ def begins(item: ScheduledSequence) -> bool:
 
 
 def merge(model: "PreTrainedModel", ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> torch.Tensor:
-    """The embeddings `[B, T, width]` of packed `ids` `[B, T]`, those of prompts given as such in their places."""
+    """The embeddings `[B, T, width]` of packed `ids` `[B, T]`; rows of prompts given as embeddings are those given."""
     embedded = _looked_up(model, ids)
     rows = embedded.flatten(0, 1)
     for start, item in packed(items):
@@ -47,21 +47,21 @@ def merge(model: "PreTrainedModel", ids: torch.Tensor, items: Sequence[Scheduled
 
 
 def fill(model: "PreTrainedModel", ids: torch.Tensor, embeds: Tensor, known: int) -> torch.Tensor:
-    """The same for the `ids` `[1, T]` of one sequence from the position `known` on."""
+    """`merge` for the `ids` `[1, T]` of one sequence, from the position `known` on."""
     embedded = _looked_up(model, ids)
     _replace(embedded[0], embeds, known)
     return embedded
 
 
 def _looked_up(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
-    """A copy of what the model itself begins with, where it is given these `ids`."""
+    """A copy of the embeddings that the model itself would make of these `ids`."""
     decoder: Any = model.get_decoder()
     multiplies = decoder is not None and like(decoder, IDS_ALONE)
     return model.get_input_embeddings()(ids) * (decoder.embedding_multiplier if multiplies else 1.0)
 
 
 def _replace(rows: torch.Tensor, embeds: Tensor, position: int) -> None:
-    """Write what is given for `position` and on over `rows` `[tokens, width]`."""
+    """Overwrite `rows` `[tokens, width]` with the embeddings given for `position` and after."""
     width, count = embeds.shape[1], min(len(rows), embeds.shape[0] - position)
     if count > 0:
         given = embeds.data[4 * width * position : 4 * width * (position + count)]

@@ -1,7 +1,7 @@
-"""An engine's pulse: what it said last, sent again while it computes or loads, so that nobody takes it for dead.
+"""An engine's pulse: sends its last status again while it computes or loads, so that nobody takes it for dead.
 
-Whoever was stopped, or waits for what never comes, uses no processor and falls silent. So does an engine that admits
-nobody any more, since one request's admission does not end. Knows neither models nor wires.
+An engine that is stopped, or waits for something that never comes, uses no CPU time: then the pulse stops. It stops too
+if the admission of a request does not end, since no other request is admitted then. Knows neither models nor wires.
 """
 
 import math
@@ -13,16 +13,16 @@ from typing import TypeVar
 
 from nbgen.engine_state import EngineStatus, LoadProgress
 
-#: Between two looks at a thread that says nothing.
+#: The time between two looks at a thread that sends nothing.
 LOOK_SECONDS = 5.0
-#: Of a processor: what a thread that computes uses between two looks, and one that waits does not.
+#: The least CPU time that a thread uses between two looks while it computes; a waiting thread uses less.
 USED_SECONDS = 0.01
-#: A computation of a GPU that lasts longer never ends: whoever waits for one uses a processor all the while. On a CPU
-#: one may last as long as a request may run, for then nobody waits for it any more.
+#: A GPU computation that lasts longer is taken as hung: the thread that waits for it uses CPU time all the while, so
+#: only this limit shows it. A CPU computation may last as long as a request may run: after that nobody waits for it.
 LONGEST = 300.0
-#: An admission that lasts longer never ends: a chat template may loop. The text of a large context takes seconds.
+#: An admission that lasts longer is taken as endless: a chat template may loop. A large context's text takes seconds.
 ADMISSION_SECONDS = 30.0
-#: With media, each of which may take its decoder's time, after that has started.
+#: The same with media: the decoder has to start, and may then take its time for each of them.
 MEDIA_SECONDS = 300.0
 
 Given = TypeVar("Given")
@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 
 class Pulse:
-    """Of the thread that enters it, until that leaves it; of all the process's threads, if `whole`."""
+    """Watches the thread that enters it, until that leaves it; if `whole`, all threads of the process."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Pulse:
         *,
         whole: bool = False,
     ) -> None:
-        """`send` may be called by any thread; `device` is the kind that computes; a request may run `run_seconds`."""
+        """Any thread may call `send`; `device` is the kind of device that computes; a request may run `run_seconds`."""
         self._send = send
         self._longest = max(LONGEST, run_seconds or math.inf) if device == "cpu" else LONGEST
         self._whole = whole
         self._status: EngineStatus | LoadProgress = EngineStatus()
         self._said = time.monotonic()
-        #: When what other threads do has to be done.
+        #: By thread: the time by which its `bounded` work must be done.
         self._deadlines: dict[int, float] = {}
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
@@ -62,13 +62,13 @@ class Pulse:
         self._thread.join()
 
     def say(self, status: EngineStatus | LoadProgress) -> None:
-        """Send what is so now."""
+        """Send the status as it is now."""
         self._status, self._said = status, time.monotonic()
         if not self._overdue:
             self._send(status)
 
     def bounded(self, work: Callable[[Given], Made], seconds: float) -> Callable[[Given], Made]:
-        """`work` that others wait for. While it lasts longer the pulse is still, whoever does it."""
+        """`work` with a time limit, since others wait for it. If it takes longer, the pulse stops until it is done."""
 
         def run(given: Given) -> Made:
             thread = threading.get_ident()
@@ -97,7 +97,7 @@ class Pulse:
 
 
 def _processor_clock() -> Callable[[], float]:
-    """What this thread has used of a processor, for others to read; of the process where a system does not tell."""
+    """A clock of this thread's CPU time that other threads can read; of the process's where the system has none."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time
     clock = time.pthread_getcpuclockid(threading.get_ident())

@@ -1,7 +1,7 @@
-"""Models that call tools in Python's syntax, `[name(key="value")]`: known by what the template writes, or tells them.
+"""Recognizes models that call tools in Python's syntax, `[name(key="value")]`, by their chat template.
 
-Some templates write no calls at all: there the model's own tokens, or the text that shows the tools, say how a list of
-calls stands in an answer. Knows no tokens.
+Some templates write no calls: then the model's special tokens, or the template's text that describes the tools, tell
+how a list of calls looks in an answer. Knows no tokens.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from nbgen.engine.call_format import (
 from nbgen.engine.template_turns import TemplateTurns
 from nbgen.engine.written_calls import CALL_START
 
-#: Tokens that a list of calls stands between, in vocabularies of models whose templates may not show it.
+#: Tokens around a list of calls. A vocabulary may have them although the template shows no calls.
 PAIR = ("<|tool_call_start|>", "<|tool_call_end|>")
-#: Tokens that calls stand between or not, where a template has them: its model does as it likes.
+#: Tokens that may stand around calls or be left out: models whose templates have them do either.
 LOOSE = ("<|python_start|>", "<|python_end|>")
 #: White space before calls.
 SPACE = r"\s{0,20}"
@@ -40,7 +40,7 @@ _TOLD = re.compile(rf"\[{CALL_START}\s*\w+=[^()\[\]]{{0,200}}\)(?:,\s*{CALL_STAR
 
 
 def python_calls(turns: TemplateTurns, source: str, tokens: Collection[str]) -> CallFormat | None:
-    """The format of a template whose text is `source`, of a model that has these tokens; None if it is another."""
+    """The format of a template with the text `source`, of a model with these `tokens`; None if it is another one."""
     one = call_turn(turns, NAMES[:1], as_text=False).strip()
     loose = all(tag in source for tag in LOOSE)
     if (found := _WRITTEN.fullmatch(one)) is not None:
@@ -60,12 +60,12 @@ def python_calls(turns: TemplateTurns, source: str, tokens: Collection[str]) -> 
 
 
 def with_told_calls(calls: CallFormat, turns: TemplateTurns) -> CallFormat:
-    """The format, with calls in Python's syntax beside its own where the template tells the model to write such."""
+    """The format; it also allows calls in Python's syntax if the template tells the model to write these."""
     return calls._replace(fields=calls.fields | _bare(turns, False)) if _TOLD.search(turns.shown) else calls
 
 
 def _in_a_row(turns: TemplateTurns, before: str, after: str) -> CallFormat:
-    """Calls without brackets, one after the other between tags."""
+    """Calls without brackets, each between tags, one after the other."""
     two = call_turn(turns, NAMES, as_text=False)
     separator = two.partition(SECOND)[0].rpartition(")")[2]
     field = {"open": before.strip(), "close": after.strip(), "content": "text", "repeats": True}
@@ -81,7 +81,7 @@ def _between(before: str, after: str, turns: TemplateTurns, loose: bool) -> Call
 
 
 def _bare(turns: TemplateTurns, loose: bool) -> dict[str, Any]:
-    """The field of calls that are all of an answer, which nothing but their form tells from text."""
+    """The field of calls that make up a whole answer: only their form tells them from text."""
     begin = rf"(?:\A|(?<={re.escape(turns.thought_end)}))" if turns.thought_end else r"\A"
     tags = "".join(rf"(?:{re.escape(tag)}{SPACE})?" for tag in LOOSE) if loose else ""
     field = {

@@ -1,12 +1,12 @@
-"""Regexes as Python's `re` writes and means them, in RE2's syntax: classes of Unicode, comments, `$`, `{,n}`.
+"""Translates regexes of Python's `re` to RE2's syntax with the same meaning: Unicode classes, comments, `$`, `{,n}`.
 
-RE2's own `\\b` knows only ASCII's words. So that it sees all, each character of a text can be put between two that are
-of a word if it is (`marked`), and be matched together with them. Knows no RE2.
+RE2's `\\b` knows only ASCII words. To make it see all words, each character of a text can be put between two ASCII
+characters of the same kind, word or not (`marked`), and be matched together with them. Does not use RE2.
 """
 
 import re
 
-#: What Python means by classes, inside of a class; `\\W` there, as RE2 cannot say it, without what nothing is yet.
+#: Python's classes as written inside a class, where RE2 cannot negate: `\\W` is a list, without unassigned characters.
 _SPACE = r"\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 _NO_SPACE = (
     r"\x00-\x08\x0e-\x1b\x21-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}"
@@ -37,14 +37,14 @@ _TOKEN = re.compile(
 _VERBOSE_TOKEN = re.compile(r"(?P<space>[ \t-\r]+|\#[^\n]*)|" + _TOKEN.pattern, re.DOTALL)
 _SKIPPED = ("remark", "space")
 _NEWLINE = r"\n"
-#: Characters of a marked text for each that it shows.
+#: How many characters a marked text has for each character of the text.
 MARKED = 3
-#: What stands around each character of a marked text.
+#: The characters that may stand around each character in a marked text.
 _EDGE = r"[A \n]"
 
 
 class PythonRegex:
-    """One pattern; whatever cannot be matched in linear time stays in it as it is."""
+    """One pattern. Parts that cannot be matched in linear time are left as they are, for RE2 to refuse."""
 
     def __init__(self, pattern: str) -> None:
         header = _FLAGS.match(pattern)
@@ -61,17 +61,17 @@ class PythonRegex:
         self.has_boundaries = any(kind == "boundary" for kind, _ in self._tokens)
 
     def plain(self) -> str:
-        """For a text as it is; where it has boundaries, of ASCII."""
+        """The pattern for a plain text. Its boundaries, if any, see only ASCII words."""
         return self._flags + "".join(self._translated(*token) for token in self._tokens)
 
     def loose(self) -> str:
-        """As if every boundary were one."""
+        """The pattern without its boundaries: it matches wherever the pattern may match."""
         return self._flags + "".join(
             "(?:)" if token[0] == "boundary" else self._translated(*token) for token in self._tokens
         )
 
     def of_marked(self) -> str:
-        """For a marked text, matched from its beginning, wherever in it the pattern matches."""
+        """The pattern for a marked text. It must be matched from the text's beginning, and finds a match anywhere."""
         begin = f"(?:{_edged('(?s:.)')})*?"
         return f"{begin}(?:{self._flags}{''.join(self._translated(*token, marked=True) for token in self._tokens)})"
 
@@ -96,7 +96,7 @@ class PythonRegex:
 
 
 def marked(text: str) -> str:
-    """The text with each character between two more that tell whether it is of a word, or ends a line."""
+    """The text with each character between two more that tell whether it belongs to a word, or ends a line."""
     return "".join(f"{edge}{each}{edge}" for each in text for edge in _edge(each))
 
 
@@ -111,10 +111,10 @@ def _edged(atom: str) -> str:
 
 
 def _class(inside: str) -> str:
-    """What stands between the brackets of a class."""
+    """Translate what stands between the brackets of a class."""
     return re.sub(rf"{_ESCAPE}|\[", lambda each: _INSIDE.get(each[0]) or _code(each[0]), inside)
 
 
 def _code(text: str) -> str:
-    """A character by its number, as RE2 writes it."""
+    """A character in RE2's syntax, where Python's `\\u` and `\\U` are `\\x`."""
     return rf"\x{{{text[2:]}}}" if text[:2] in (r"\u", r"\U") else text

@@ -1,8 +1,8 @@
-"""Weights of fewer bits than the checkpoint's: `int8` or `int4` in every linear layer, the rest as it is.
+"""Quantizes the weights of linear layers to `int8` or `int4`; the rest of the model stays as it is.
 
-The layer that makes scores has 8 bits in either, and so has one whose shape 4 bits do not suit. On a CPU the layers are
-our own; on a GPU torchao changes their weights. What a forward computes between the layers keeps the model's type.
-Does not know how files store weights (`quantized_checkpoint`).
+The layer that makes scores always has 8 bits, and so has any layer whose shape 4 bits do not suit. On a CPU the layers
+are replaced by our own; on a GPU torchao changes their weights. Activations keep the model's type. Does not know how
+files store weights (`quantized_checkpoint`).
 """
 
 import logging
@@ -29,26 +29,26 @@ from nbgen.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: What makes the products of a model of transformers.
+#: The kinds of linear layers in a transformers model.
 Linear = nn.Linear | Conv1D | NativeHalfLinear
 
 log = logging.getLogger(__name__)
 
 KINDS = ("int8", "int4")
-#: By the bits of their weights, the layers of our own for these.
+#: Our own layers, by the bits of their weights.
 OURS = {
     "4": (Int4Linear, NativeInt4Linear, NativeScaledLinear),
     "8": (Int8Linear, NativeInt8Linear, NativeFloat8Linear),
 }
-#: Weights of a group that torchao gives one scale, for its GPU kernel of 4 bits.
+#: How many weights share a scale in torchao's GPU kernel of 4 bits.
 GPU_GROUP = 64
 
 
 @torch.inference_mode()
 def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
-    """Change the model's linear layers in place; the bytes of all its weights then. `report` hears of weights done.
+    """Quantize the model's linear layers in place; returns the bytes of all weights then. `report` gets weights done.
 
-    Raises ModelError for a model of which less than half is in such layers, or that does not run with others.
+    Raises ModelError if less than half of the weights are in linear layers, or if the model does not run afterwards.
     """
     if kind not in KINDS:
         raise ModelError(f"quantization is {kind!r}; it must be one of {', '.join(KINDS)}")
@@ -70,7 +70,7 @@ def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Of all its weights, in whatever layers they are: what several of these have counts once."""
+    """The bytes of all the model's weights, in whatever kind of layer. Weights that layers share count once."""
     layers = _layers(model)
     layers += [layer.shared.linear for layer in layers if isinstance(layer, shared_linear.Part)]
     own = {id(layer): layer for layer in layers if isinstance(layer, (Int8Linear, Int4Linear, NativeProduct))}
@@ -82,7 +82,7 @@ def held_bytes(model: nn.Module) -> int:
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    """With the products of mixtures, which are no modules of theirs."""
+    """All modules, and the products of mixtures of experts, which are not registered as submodules."""
     mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
     return [*model.modules(), *(product for each in mixtures for product in each.products)]
 
@@ -119,9 +119,9 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> None:
 
 
 def kept_bits(model: "PreTrainedModel") -> str | None:
-    """How many the weights have that are in layers of our own for fewer: "4 bits", "4 and 8 bits"; "" where none are.
+    """The bits of weights in our quantized layers: "4 bits", "4 and 8 bits"; "" if there are no such layers.
 
-    None on a GPU, which has no such layers.
+    None on a GPU, which never has them.
     """
     if model.device.type == "cuda":
         return None
@@ -131,13 +131,13 @@ def kept_bits(model: "PreTrainedModel") -> str | None:
 
 
 def suits(module: nn.Module) -> TypeGuard[Linear]:
-    """A subclass does something of its own, and a few outputs or inputs have little to save."""
+    """Whether to quantize the layer. Not subclasses, which may compute otherwise, nor small ones, which save little."""
     weight = _stored(module) if type(module) in (nn.Linear, Conv1D, NativeHalfLinear) else None
     return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point and min(weight.shape, default=0) >= FEW
 
 
 def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:
-    """What is rounded of a module itself; experts' weights only where the layers are `ours`."""
+    """The weights of the module itself (not of its children) that are rounded; those of experts only if `ours`."""
     if suits(module):
         return [_stored(module)]
     if isinstance(module, NativeExperts):
@@ -146,7 +146,7 @@ def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:
 
 
 def _kept(product: nn.Module) -> nn.Module | None:
-    """A product whose weight has 4 bits already."""
+    """The product itself if its weight has 4 bits already, else None."""
     return product if isinstance(product, NativeScaledLinear) else None
 
 
@@ -161,7 +161,7 @@ def _stored(linear: Any) -> Any:
 
 
 def _weight(linear: Linear | NativeLinear) -> torch.Tensor:
-    """`[out, in]`, of the type that the layer computes in."""
+    """The weight `[out, in]`, in the type that the layer computes in."""
     if isinstance(linear, NativeHalfLinear):
         return linear.halves.float()
     return linear.weight.T if isinstance(linear, Conv1D) else linear.weight
@@ -173,7 +173,7 @@ def _put(parent: nn.Module, name: str, linear: Linear, layer: nn.Module) -> None
 
 
 def _check_share(model: "PreTrainedModel", kind: str) -> None:
-    """Experts of a mixture, for one, are no linear layers in transformers."""
+    """Raise ModelError if less than half of the weights are in linear layers (transformers' experts are not)."""
     ours = model.device.type == "cpu"
     inside = {weight.data_ptr(): weight for module in model.modules() for weight in _weights_of(module, ours=ours)}
     embedding = model.get_input_embeddings().weight
@@ -191,7 +191,7 @@ def _by_torchao(model: "PreTrainedModel", kind: str) -> None:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
     except ImportError:
         raise ModelError(f"quantization {kind!r} on a GPU needs torchao: pip install 'nbgen[quantization]'") from None
-    own = {"set_inductor_config": False}  # which is the whole process's
+    own = {"set_inductor_config": False}  # that config belongs to the whole process
     head, eight = model.get_output_embeddings(), Int8WeightOnlyConfig(**own)
     _unflip(model)
     if kind == "int4":
@@ -204,7 +204,7 @@ def _by_torchao(model: "PreTrainedModel", kind: str) -> None:
 
 
 def _unflip(model: "PreTrainedModel") -> None:
-    """Make an `nn.Linear` of each `Conv1D`, which torchao does not know."""
+    """Replace each `Conv1D`, which torchao does not know, by an `nn.Linear`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is Conv1D:
@@ -215,7 +215,7 @@ def _unflip(model: "PreTrainedModel") -> None:
 
 
 def _nbytes(weight: torch.Tensor) -> int:
-    """Of a tensor of torchao, what it holds: it calls itself as large as the weight was."""
+    """The bytes of a weight. A tensor of torchao reports the size before quantization, so its parts are counted."""
     if not hasattr(weight, "__tensor_flatten__"):
         return weight.nbytes
     return sum(getattr(weight, name).nbytes for name in weight.__tensor_flatten__()[0])

@@ -1,7 +1,7 @@
-"""Checkpoints whose weights were quantized before: which of them can be read here, said before anything is read.
+"""Checkpoints that are already quantized: tells, before any weight is read, whether they can be read here.
 
-transformers reads them, most with a library of the format's own, but for what is packed in a known way
-(`packed_layers`). Knows nothing of torch.
+Those packed in a way that `packed_layers` knows are read without transformers' help; it reads the others, most of them
+with a library of the format's own. Knows nothing of torch.
 """
 
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 from nbgen.safetensors_file import Entry
 
-#: By the format's name in config.json: the module that reads it, and what to install for it.
+#: By the format's name in config.json: the module that reads it, and the package to install for that.
 READERS = {
     "aqlm": ("aqlm", "aqlm"),
     "auto-round": ("auto_round", "auto-round"),
@@ -30,14 +30,14 @@ READERS = {
     "torchao": ("torchao", "torchao"),
     "vptq": ("vptq", "vptq"),
 }
-#: What says so in older checkpoints of ModelOpt, in place of config.json.
+#: The file that describes the format in older checkpoints of ModelOpt, in place of config.json.
 OF_MODELOPT = "hf_quant_config.json"
-#: Formats that transformers writes out in the model's type where nothing multiplies them as they are.
+#: Formats that transformers unpacks to the model's type where it has no kernel for them.
 WRITTEN_OUT = {"fp8", "mxfp4", "mxfp8"}
 
 
 def description(folder: Path, name: str) -> dict[str, Any] | None:
-    """What a checkpoint says of how it was quantized, if it was. Raises ModelError for a damaged file."""
+    """A checkpoint's description of how it is quantized; None if it is not. Raises ModelError for a damaged file."""
     config = read_json(folder / "config.json", name)
     text = config.get("text_config")
     found = config.get("quantization_config") or (isinstance(text, dict) and text.get("quantization_config"))
@@ -48,9 +48,9 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None, *, on_cpu: bool) -> Packing | None:
-    """How its layers are packed, where they are read without transformers' help; `held` are its tensors.
+    """How its layers are packed; None if transformers is to read them. `held` are its tensors.
 
-    Raises ModelError for a format that is not read here, or is to be quantized again.
+    Raises ModelError for a format that cannot be read here, or that `quantization` cannot quantize again.
     """
     if (described := description(folder, name)) is None:
         _refuse_numbers(held, name)
@@ -76,9 +76,9 @@ def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | N
 
 
 def kept_as(folder: Path, name: str, packing: Packing | None, bits: str | None) -> str | None:
-    """The format of a checkpoint that was quantized before, and what is kept of it: these `bits`, or else none.
+    """The format of a quantized checkpoint, and the `bits` that its weights are kept in, or that they are written out.
 
-    Nothing is said of that where they are None, or where a package of the format's own may keep more.
+    The latter is left out if `bits` is None, or if the format's own package may keep the weights quantized.
     """
     if (described := description(folder, name)) is None:
         return None
@@ -88,7 +88,7 @@ def kept_as(folder: Path, name: str, packing: Packing | None, bits: str | None) 
 
 
 def _refuse_numbers(held: dict[str, Entry], name: str) -> None:
-    """They would be taken for the weights themselves, where nothing says what they stand for."""
+    """Raise ModelError for rounded numbers without a description: they would be taken for the weights themselves."""
     scaled = {each.rpartition(".")[0] for each in held if each.rpartition(".")[2] in scaled_layers.SCALES}
     for tensor, entry in held.items():
         layer, _, part = tensor.rpartition(".")
@@ -101,13 +101,13 @@ def _refuse_numbers(held: dict[str, Entry], name: str) -> None:
 
 
 def _check_scales(held: dict[str, Entry], name: str) -> None:
-    """transformers leaves out those that have another name than it knows."""
+    """Raise ModelError for scales of a name that transformers does not know: it would ignore them."""
     if other := next((each for each in held if each.endswith(".weight_scale")), None):
         raise ModelError(f"{name} has its scales as {other}: as such they are read on a CPU alone")
 
 
 def _check_blocks(held: dict[str, Entry], name: str, block: Any) -> None:
-    """Of a weight that is no whole number of blocks, transformers would take each for a little smaller than it is."""
+    """Raise ModelError for a weight that ends with part of a block: transformers would take all blocks for smaller."""
     if not isinstance(block, list):
         return
     shapes = {tensor: found.shape for tensor, found in held.items()}

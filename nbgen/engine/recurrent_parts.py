@@ -1,6 +1,6 @@
-"""What a recurrent layer has in place of attention, where its family's code is known (`known_code`).
+"""The parts of a recurrent layer that stand in place of attention, where its family's code is known (`known_code`).
 
-A convolution over a few tokens, and a rule by which states remember what comes of it, or none.
+They are a convolution over a few tokens, and in most families a rule that updates a state with its results.
 """
 
 from collections.abc import Callable
@@ -25,29 +25,29 @@ RULES = {
     "nemotron_h.NemotronHMamba2Mixer": STATE_SPACE,
     "falcon_h1.FalconH1Mixer": STATE_SPACE,
 }
-#: Whose queries, keys, values and what opens these are made group by group, and so are shares and steps.
+#: Families whose products give queries, keys, values and gates group by group; steps and shares (decay, beta) likewise.
 JOINED = ("qwen3_next.Qwen3NextGatedDeltaNet",)
-#: Norms whose result is opened, or whose input.
+#: Gated norms: whether the gate multiplies the norm's input (True) or its result.
 NORMS = {
     "qwen3_5.Qwen3_5RMSNormGated": False,
     "granitemoehybrid.GraniteMoeHybridRMSNormGated": True,
     "bamba.BambaRMSNormGated": True,
     "nemotron_h.NemotronHRMSNormGated": True,
-    "zamba2.Zamba2RMSNormGated": True,  # which is that of Nemotron-H in older versions of transformers
+    "zamba2.Zamba2RMSNormGated": True,  # Nemotron-H uses it in older versions of transformers
     "qwen3_next.Qwen3NextRMSNormGated": False,
 }
-#: Tokens that a convolution sees at most.
+#: The most tokens that a convolution may see.
 MOST_TAPS = 8
-#: How far a token may step, where that is not limited.
+#: The limits of a token's step size where the model sets none.
 UNLIMITED = (0.0, float("inf"))
 
 
 class RuleParts(NamedTuple):
     """`heads` of `rows` numbers each, and `groups` of heads that share `size` numbers.
 
-    A head fades at its rate of `rates`, by steps with a bias of `step_bias` and within `limits`, and may go `direct`
-    besides. What is made
-    goes through a `norm` of every `normed` numbers, and is opened before that or after it.
+    A head's state decays at its rate in `rates`; a token's step size has the bias `step_bias` and stays in `limits`.
+    `direct` weighs a head's input that is added to its output (Mamba's D). `norm` norms every `normed` numbers of the
+    result, which its gate multiplies before (`opens_first`) or after that.
     """
 
     heads: int
@@ -64,7 +64,7 @@ class RuleParts(NamedTuple):
 
     @classmethod
     def of(cls, mixer: Any, rule: int) -> "RuleParts":
-        """Raises ValueError for one that the C++ does not know."""
+        """Raises ValueError for a rule that the C++ does not know."""
         norm, rates = mixer.norm, -torch.exp(mixer.A_log.detach().float())
         if rule == DELTA_RULE:
             sizes = mixer.num_v_heads, mixer.num_k_heads, mixer.head_v_dim, mixer.head_k_dim
@@ -72,7 +72,7 @@ class RuleParts(NamedTuple):
         else:
             sizes = mixer.num_heads, mixer.n_groups, mixer.head_dim, mixer.ssm_state_size
             direct, lanes = mixer.D.detach().float().contiguous(), mixer.ssm_state_size
-            normed = getattr(norm, "group_size", mixer.intermediate_size)  # which older versions norm as one
+            normed = getattr(norm, "group_size", mixer.intermediate_size)  # older versions norm all as one group
         kind, is_none = like(norm, NORMS), type(norm) is nn.Identity
         suits = lanes % LANES == 0 and sizes[0] % sizes[1] == 0 and mixer.dt_bias.dtype == mixer.conv1d.weight.dtype
         if not suits or (kind is None and not is_none):
@@ -84,9 +84,9 @@ class RuleParts(NamedTuple):
 
 
 class RecurrentParts(NamedTuple):
-    """The layer of this `number`: a `kernel` `[taps, channels]` with a `bias` or none, and the rule's own parts.
+    """Those of layer `number`: the convolution's `kernel` `[taps, channels]` and `bias`, and the `rule` with its parts.
 
-    What goes in may be made of groups that are `joined`.
+    `joined`: its products give their numbers group by group (`JOINED`).
     """
 
     number: int
@@ -98,7 +98,7 @@ class RecurrentParts(NamedTuple):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of a sequence's states, by what transformers' cache calls them."""
+        """The shapes of one sequence's states, by their names in transformers' cache."""
         taps, channels = self.kernel.shape
         found: dict[str, tuple[int, ...]] = {"conv_states": (channels, taps)}
         if self.own is not None:
@@ -124,9 +124,9 @@ class RecurrentParts(NamedTuple):
 
 
 def products(mixer: Any) -> dict[str, Product]:
-    """Mixed numbers for the convolution, and for rules what opens their result, steps and shares; and output.
+    """The layer's products: `mixed` feeds the convolution, `opening` is the gate, `steps` and `shares` feed the rule.
 
-    Where groups are joined, mixed numbers have what opens the result among them, and steps the shares.
+    Where groups are `joined`, `mixed` contains the gate and `steps` contains the shares.
     """
     output = Product(mixer.out_proj, ALL)
     if hasattr(mixer, "in_proj_qkvz"):
@@ -143,7 +143,7 @@ def products(mixer: Any) -> dict[str, Product]:
 
 
 def _counted(mixer: Any) -> Callable[[Product], Product]:
-    """Where each output counts as much as its own number, and all as an input counts (Falcon-H1)."""
+    """Scales products by the model's multipliers, if any: one for each output, one for the input (Falcon-H1)."""
     if (counts := part(mixer, "mup_vector")) is None:
         return lambda product: product
     if mixer.in_proj.bias is not None and mixer.ssm_in_multiplier != 1.0:

@@ -1,6 +1,6 @@
-"""Whether each text that one regex matches is found by another: automata of both, walked through together.
+"""Whether a regex is found in every text that another matches: walks through the automata of both together.
 
-Knows what regexes are made of; of what looks around, only that the other one may at its beginning. Plain Python.
+Of lookaround it knows only lookaheads at the beginning of the outer regex. Plain Python.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.json_regex import BEGINS, ENDLESS, ENDS, LAST, REPEATS, SETS, Item, Ranges, characters_of, parsed
 
-#: States of an automaton, and those that a walk is in, each counted whenever it is, beyond which it is not plain: some
-#: tenths of a second.
+#: Limits beyond which the answer is not plain: an automaton's states, and states visited in a walk, each visit counted.
+#: The walk then takes some tenths of a second.
 MOST, MOST_VISITED = 5000, 200_000
 _ANYTHING: Ranges = [(0, LAST)]
 
 
 class _Unclear(Exception):
-    """It is not plain."""
+    """Whether one regex is within the other is not plain."""
 
 
 @lru_cache(64)
@@ -32,7 +32,7 @@ def within(inner: str, outer: str) -> bool:
 
 
 class _Automaton:
-    """States from 0 on, the last of which is where a text ends."""
+    """A nondeterministic automaton. Its states are numbers from 0, where a text begins, to `end`."""
 
     def __init__(self, items: list[Item], flags: int) -> None:
         self._flags = flags
@@ -44,7 +44,7 @@ class _Automaton:
             self._empty[end].append(self.end)
 
     def reached(self, states: set[int]) -> frozenset[int]:
-        """The states, and those that nothing leads to from them."""
+        """The states and all that can be reached from them without a character."""
         found, new = set(states), list(states)
         while new:
             further = set(self._empty[new.pop()]) - found
@@ -65,7 +65,7 @@ class _Automaton:
         return len(self.steps) - 1
 
     def _whole(self, items: list[Item]) -> int:
-        """A choice from its beginning, with anything before and after what has no anchor."""
+        """Add one choice. Anything may come before it, and after it, where it has no anchor."""
         begin = self._new()
         self._empty[0].append(begin)
         if items and items[0][0] is sre.AT and items[0][1] in BEGINS:
@@ -121,7 +121,7 @@ class _Automaton:
 
 
 class _Walk:
-    """Through the inner regex, what the outer one asks, and what it asks to come or not to come at its beginning."""
+    """A walk through the inner regex, the outer one, and the outer one's lookaheads, positive and negative."""
 
     def __init__(self, inner: str, outer: str) -> None:
         self._inner = _Automaton(*parsed(inner))
@@ -166,7 +166,7 @@ class _Walk:
 
 
 def _choices(items: list[Item]) -> list[list[Item]]:
-    """The choices at the end, which may have anchors there."""
+    """The alternatives, if the regex ends with a choice: each may have an anchor at its end."""
     if items and items[-1][0] is sre.BRANCH:
         return [[*items[:-1], *each] for each in items[-1][1][1]]
     return [items]

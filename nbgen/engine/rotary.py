@@ -1,4 +1,4 @@
-"""Rotary embeddings that depend on a sequence's length (LongRoPE, Ding et al. 2024): each sequence by its own.
+"""Rotary embeddings that depend on the length of each sequence (LongRoPE, Ding et al. 2024).
 
 transformers chooses the frequencies of a whole batch by its longest position; here each row of a packed batch has those
 of its sequence, so that no text depends on what runs beside it. Dynamic NTK scaling needs nothing: it acts beyond
@@ -25,7 +25,7 @@ class LongRotary:
         self.long_after: int | None = None
         self._rows: list[bool] | None = None
         self._frequencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-        #: Whether kinds of layers have their own, which is not known here.
+        #: Whether kinds of layers have LongRoPE frequencies of their own, which is not supported here.
         self._by_kind = False
         modules: Iterator[Any] = model.modules()
         for module in modules:
@@ -37,9 +37,9 @@ class LongRotary:
 
     @contextmanager
     def lengths(self, items: list[ScheduledSequence]) -> Iterator[None]:
-        """Around the forward of `items`, packed in this order.
+        """Enter it around the forward of `items`, packed in this order.
 
-        Raises NotImplementedError where that has to be done for each kind of layers.
+        Raises NotImplementedError if kinds of layers have frequencies of their own.
         """
         if self._by_kind:
             raise NotImplementedError("frequencies by length for each kind of layers")
@@ -64,7 +64,7 @@ class LongRotary:
 
     @staticmethod
     def _short_and_long(module: Any, device: torch.device, after: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The frequencies of sequences of up to so many tokens, and of longer ones."""
+        """The frequencies of sequences of up to `after` tokens, and those of longer ones."""
         short, long = (ROPE_INIT_FUNCTIONS["longrope"](module.config, device, seq_len=after + more) for more in (0, 1))
         return short[0], long[0]
 
@@ -72,6 +72,6 @@ class LongRotary:
 def _embed(
     module: Any, frequencies: torch.Tensor, x: torch.Tensor, position_ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """With these frequencies, whatever the positions."""
+    """Cosines and sines with these frequencies, whatever the positions."""
     module.inv_freq.copy_(frequencies)
     return inspect.unwrap(type(module).forward)(module, x, position_ids)

@@ -1,4 +1,4 @@
-"""By what heads are turned at a position (rotary embeddings, Su et al. 2021): as a model's own module says.
+"""Cosines and sines of rotary embeddings (Su et al. 2021) by position, computed by a model's own module.
 
 Knows no layers.
 """
@@ -12,14 +12,14 @@ from torch import nn
 
 from nbgen.engine.known_code import like as runs_code_of
 
-#: Whose numbers are kept for so many positions, sines before cosines, and one for two numbers of a head.
+#: Modules with a fixed table of positions: sines before cosines, and one number for each two of a head.
 KEPT = ("gptj.GPTJRotaryEmbedding", "codegen.CodeGenRotaryEmbedding")
-#: Rotary positions whose frequencies depend on how long a sequence is.
+#: Kinds of rotary embeddings whose frequencies depend on the length of a sequence.
 BY_LENGTH = {"dynamic", "longrope"}
 
 
 class Rotary(NamedTuple):
-    """Each row's place `[rows]` in cosines and sines `[positions, width]`."""
+    """`positions` `[rows]` has the index of each row in the tables of cosines and sines `[positions, width]`."""
 
     positions: torch.Tensor
     cosines: torch.Tensor
@@ -29,16 +29,16 @@ class Rotary(NamedTuple):
 def rotary_of(
     rotary: nn.Module, like: torch.Tensor, positions: torch.Tensor, kind: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[positions, dim]` each, of the type of `like`; where layers differ, those for layers of this `kind`.
+    """Cosines and sines `[positions, dim]` in the type of `like`; where layers differ, those for layers of `kind`.
 
-    Raises ValueError for what a position has no one row of.
+    Raises ValueError for a module that gives more than one row for a position.
     """
     kinds = () if kind is None else (kind,)
     try:
         made: Any = rotary(like, positions[None], *kinds)
-    except IndexError:  # older versions want a row for each dimension of a position
+    except IndexError:  # older versions expect positions for three dimensions
         made = rotary(like, positions.expand(3, 1, -1), *kinds)
-    if isinstance(made, torch.Tensor):  # complex, one for two numbers of a head
+    if isinstance(made, torch.Tensor):  # complex, one number for each two of a head
         turns = torch.cat([made, made], -1)
         made = turns.real, turns.imag
     cosines, sines = made
@@ -48,7 +48,7 @@ def rotary_of(
 
 
 class Stretch(NamedTuple):
-    """By what queries are multiplied, which grows by a `share` of a logarithm with every so many positions (`each`)."""
+    """A factor for queries: 1 plus `share` times a logarithm that grows with every `each` positions."""
 
     share: float
     each: int
@@ -58,26 +58,26 @@ class Stretch(NamedTuple):
 
 
 class RotaryTable:
-    """Cosines and sines of positions as float32, computed by the model's own module: once, where that can be.
+    """Cosines and sines of positions as float32, computed by the model's own module, only once where possible.
 
-    Where kinds of layers have their own, these stand side by side in a position's row, in the order of `kinds`. Behind
-    its cosines is what a `stretch` makes of a position, if there is one.
+    If kinds of layers have their own, a position's row has them side by side, in the order of `kinds`. The factor of
+    the `stretch`, if there is one, follows its cosines.
     """
 
     def __init__(self, rotary: nn.Module | None, dtype: torch.dtype, stretch: Stretch | None = None) -> None:
-        """Without a module nothing is turned, and there are none."""
+        """Without a module no head is rotated, and the tables are empty."""
         self._rotary, self._like, self.stretch = rotary, torch.empty(0, dtype=dtype), stretch
         self._kept = rotary is not None and runs_code_of(rotary, KEPT) is not None
         kind: Any = None if rotary is None or self._kept else rotary.rope_type
         types = kind if isinstance(kind, dict) else {None: kind}
         self.kinds: list[str | None] = list(types)
-        #: Whether they are the same ones in every step.
+        #: Whether a position has the same cosines and sines in every step.
         self.keeps = BY_LENGTH.isdisjoint(types.values())
         self._table = torch.empty(0), torch.empty(0)
         self._most = cast(Any, rotary).max_positions if self._kept else sys.maxsize
         self.turns = rotary is not None
         widths = [cosines.shape[1] for cosines, _ in self._made(torch.zeros(1, dtype=torch.long))]
-        #: Where in a position's row the numbers of each kind are.
+        #: The slice of a position's row that belongs to each kind.
         self.parts = [slice(*ends) for ends in pairwise(accumulate(widths, initial=0))]
 
     def at(self, positions: list[int]) -> Rotary:
@@ -85,12 +85,12 @@ class RotaryTable:
         if not self.keeps:
             return Rotary(torch.arange(len(positions)), *self._of(numbers))
         if (longest := max(positions)) >= len(self._table[0]):
-            further = max(1024, longest + longest // 4)  # who is so far goes further
+            further = max(1024, longest + longest // 4)  # a sequence that is so long will grow further
             self._table = self._of(torch.arange(min(further, self._most)))
         return Rotary(numbers, *self._table)
 
     def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[positions, dim of all kinds]` each, and one more where queries are stretched."""
+        """Cosines and sines `[positions, dim of all kinds]`, with one more column if queries are stretched."""
         cosines, sines = zip(*self._made(positions), *self._stretched(positions), strict=True)
         return torch.cat(cosines, 1).float(), torch.cat(sines, 1).float()
 
@@ -101,7 +101,7 @@ class RotaryTable:
         return [(made, made)]
 
     def _made(self, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Of each kind, `[positions, dim]` each."""
+        """Cosines and sines of each kind, `[positions, dim]` each."""
         if self._rotary is None:
             return [(torch.empty(len(positions), 0), torch.empty(len(positions), 0))]
         made = [rotary_of(self._rotary, self._like, positions, kind) for kind in self.kinds]

@@ -1,6 +1,6 @@
-"""A weight that a checkpoint holds in 8 or 4 bits, and the layer of ours for it. CPU only.
+"""A weight that a checkpoint holds in 8 or 4 bits, and our own layer for it. CPU only.
 
-Knows nothing of who rounded it, or how it lies in files.
+Knows nothing of the method that rounded it, or of how files store it.
 """
 
 from functools import lru_cache
@@ -14,14 +14,14 @@ from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
 from nbgen.engine.native_linear import RoundedProduct, suits, suits_rounded
 
-#: Inputs that have a step of 8 bits in common, the most at first.
+#: How many inputs may share a step in layers of 8 bits; the largest that fits is taken.
 PARTS = (128, 64, 32)
 
 
 class RoundedWeight(NamedTuple):
-    """`[out, in]` of int8 `values`, and float32 `[out, groups]`: a group's step, and its weight that is 0.
+    """int8 `values` `[out, in]`; float32 `[out, groups]`: each group's `step`, and `middle`, the weight of its value 0.
 
-    A group is as many inputs as any other, side by side, unless `group_of` `[in]` of int64 has the group of each input.
+    Groups are equal runs of consecutive inputs, unless `group_of` `[in]` (int64) has the group of each input.
     """
 
     values: torch.Tensor
@@ -30,7 +30,7 @@ class RoundedWeight(NamedTuple):
     group_of: torch.Tensor | None = None
 
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
-        """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
+        """A layer of exactly these numbers that computes in `dtype`; None if we have no layer for them."""
         shape = torch.empty(self.values.shape, dtype=dtype, device="meta")
         if self.group_of is None or (order := _order(self.group_of.numpy().tobytes())) is None:
             return self._in_order(shape, bias)
@@ -38,13 +38,13 @@ class RoundedWeight(NamedTuple):
             return None
         own = self._replace(values=self.values[:, order], group_of=self.group_of[order])
         layer = own._in_order(shape, bias)
-        if not isinstance(layer, RoundedProduct):  # torch's take inputs as they come
+        if not isinstance(layer, RoundedProduct):  # torch's layers cannot reorder inputs
             return None
         layer.order = order
         return layer
 
     def _in_order(self, shape: torch.Tensor, bias: torch.Tensor | None) -> nn.Module | None:
-        """The same where a group's inputs lie side by side."""
+        """`layer` for groups of consecutive inputs."""
         blocks = self._blocks(GROUP)
         if blocks is not None and self.values.min() >= -8 and self.values.max() <= 7 and fits(shape):
             scales = torch.stack((self.step, self.middle), 2)[:, blocks].transpose(0, 1)
@@ -59,7 +59,7 @@ class RoundedWeight(NamedTuple):
         return NativeInt8Linear(shape, bias, (self.values, self.step[:, blocks]))
 
     def _blocks(self, size: int) -> torch.Tensor | None:
-        """Of every so many inputs the group that all of them are in; None where some are in several."""
+        """The group of each `size` consecutive inputs; None if some such run has inputs of several groups."""
         inputs, groups = self.values.shape[1], self.step.shape[1]
         if inputs % size:
             return None
@@ -68,7 +68,7 @@ class RoundedWeight(NamedTuple):
         return blocks[:, 0] if bool((blocks == blocks[:, :1]).all()) else None
 
     def whole(self) -> torch.Tensor:
-        """The weight in float32, of experts all of theirs."""
+        """The unpacked weight in float32; for experts, those of all of them."""
         if self.group_of is not None:
             return self.values.float().mul_(self.step[:, self.group_of]).add_(self.middle[:, self.group_of])
         grouped = self.values.unflatten(-1, (self.step.shape[-1], -1)).float()
@@ -77,6 +77,6 @@ class RoundedWeight(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _order(group_of: bytes) -> torch.Tensor | None:
-    """Inputs group by group; None where they are so. Layers of the same inputs share it: rows are ordered once."""
+    """The order that sorts inputs by group; None if they are sorted. Layers share it, so rows are reordered once."""
     groups = torch.frombuffer(bytearray(group_of), dtype=torch.int64)
     return None if bool((groups.diff() >= 0).all()) else groups.argsort(stable=True).int()

@@ -1,8 +1,8 @@
-"""Which experts a mixture-of-experts model sent each token to: what its expert layers are called with, watched there.
+"""Which experts a mixture-of-experts model routed each token to, read by hooks from what its expert layers are given.
 
-Every family of transformers hands its `experts` one integer tensor `[tokens, experts per token]`, but Llama 4: it
-computes all experts, and its router's scores are watched. Nothing is watched unless a request of the batch asks. Knows
-nothing of requests beyond who asks.
+Every family of transformers hands its `experts` one integer tensor `[tokens, experts per token]`. Llama 4 does not: it
+computes all experts, so its router's scores are read. Hooks are set only if a request of the batch asks. Knows nothing
+else of requests.
 """
 
 import inspect
@@ -29,7 +29,7 @@ class Routes:
         self._layers: dict[int, torch.Tensor] = {}
 
     def watch(self, layer: int) -> Callable[..., None]:
-        """A hook before the layer's experts."""
+        """A hook to run before the layer's experts, which notes the indices that they are called with."""
 
         def hook(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
@@ -38,7 +38,7 @@ class Routes:
         return hook
 
     def watch_router(self, layer: int, count: int) -> Callable[..., None]:
-        """A hook after the layer's router, which gives weights and scores `[tokens, experts]`: the `count` highest."""
+        """A hook to run after a router, which returns weights and scores `[tokens, experts]`: the `count` highest."""
 
         def hook(_: torch.nn.Module, __: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
             self._layers[layer] = output[1].topk(count, dim=-1).indices.flatten(0, -2)
@@ -57,7 +57,7 @@ class Routes:
 
 
 class RoutedExperts:
-    """Watches one model. `width` is the number of experts a token passes, zeros of other layers included; 0: none."""
+    """Watches one model. `width` is how many numbers a token gets: experts of all layers, or zeros; 0: no experts."""
 
     def __init__(self, model: "PreTrainedModel") -> None:
         config, modules = model.config.get_text_config(), dict(model.named_modules())
@@ -83,7 +83,7 @@ class RoutedExperts:
 
 
 def _is_told(experts: torch.nn.Module) -> bool:
-    """Whether the module is called with which experts each token goes to, besides the tokens."""
+    """Whether the module is called with the experts of each token besides the tokens."""
     return len(inspect.signature(experts.forward).parameters) > 1
 
 

@@ -1,7 +1,7 @@
 """The next token of every row of scores, each row by its own parameters and seed.
 
-The order of operations is SGLang 0.5.23's. Rows that ask for nothing special pay for nothing. On a GPU all is launched
-and nothing looked at, but by custom processors. Knows no tokenizer and no text.
+The order of operations is SGLang 0.5.23's. Rows that ask for nothing special cost nothing extra. On a GPU the host only
+launches kernels and reads no result, except in custom processors. Knows no tokenizer and no text.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ from nbgen.engine.upload import upload
 
 
 class Sampler:
-    """Chooses tokens. `eos_ids` are what `min_new_tokens` holds back besides a request's own stop tokens.
+    """Chooses tokens. `min_new_tokens` holds back `eos_ids` besides a request's own stop tokens.
 
-    Where there are `native` draws, scores in the host's memory are drawn from by those.
+    `native`, if given, draws from scores that are in the host's memory.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Sampler:
     def _choose(
         self, scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """`best` `[rows]` are the most likely tokens, where they are known, and then their scores are finite."""
+        """A token for each row. `best` `[rows]`, if given, are the likeliest tokens, whose scores are then finite."""
         drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
         if best is None and len(drawn) == len(sequences):
             return draw(scores, sequences)
@@ -73,7 +73,7 @@ class Sampler:
 
 
 def likeliest(scores: torch.Tensor) -> torch.Tensor | None:
-    """The tokens `[rows]` of the greatest `scores` `[rows, vocab]` where all are finite, and the host may look."""
+    """The tokens `[rows]` of the greatest `scores` `[rows, vocab]`; None on a GPU, or if one of these is not finite."""
     if not scores.is_cpu:
         return None
     scores = scores.float()
@@ -82,7 +82,7 @@ def likeliest(scores: torch.Tensor) -> torch.Tensor | None:
 
 
 def takes_the_best(sequence: Sequence) -> bool:
-    """Whether the greatest of the sequence's scores wins as they are, and nobody asks for them."""
+    """Whether the sequence takes the token of its greatest unchanged score, and nobody asks for the scores."""
     watched = sequence.logprobs or sequence.tensors
     changed = sequence.matcher or sequence.logit_processor or adjusts(sequence)
     return sequence.params.greedy and not (watched or changed)

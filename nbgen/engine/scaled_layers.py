@@ -1,7 +1,7 @@
-"""Which layers of a checkpoint hold numbers of 8 or 4 bits beside what these are times: by its files' tensors.
+"""Finds which layers of a checkpoint hold numbers of 8 or 4 bits with scales beside them, from its files' tensors.
 
-FP8 (E4M3) and whole numbers of 8 bits, whose scales are for a weight, its outputs or its blocks, NVFP4 and MXFP4:
-DeepSeek, Mistral, FBGEMM, ModelOpt, Quark and compressed-tensors write them alike, under other names. Knows nothing of
+Knows FP8 (E4M3) and int8, with scales for a whole weight, its outputs or its blocks, NVFP4 and MXFP4. DeepSeek,
+Mistral, FBGEMM, ModelOpt, Quark and compressed-tensors write these alike, under different names. Knows nothing of
 torch.
 """
 
@@ -12,29 +12,29 @@ import msgspec
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
-#: How checkpoints call formats that have such layers.
+#: Checkpoints' names for formats with such layers.
 METHODS = {"compressed-tensors", "fbgemm_fp8", "fp8", "modelopt", "mxfp8", "quark"}
-#: What a layer's tensors are called behind its name: numbers, scales, what these are multiplied by or divided by, and
-#: what was to round inputs, which are left exact.
+#: Names of a layer's tensors, after the layer's own name: numbers, scales, a factor and a divisor of the scales, and
+#: scales for rounding inputs, which are not used: inputs stay exact.
 NUMBERS = ("weight", "weight_packed")
 SCALES = ("weight_scale_inv", "weight_scale")
 TIMES, BY = "weight_scale_2", "weight_global_scale"
 OF_INPUTS = ("input_scale", "activation_scale", "input_global_scale", "input_scale_ub")
-#: … and what changes inputs before they meet the weight.
+#: Tensors that change inputs before they are multiplied by the weight.
 CHANGING = (".pre_quant_scale", ".input_rotation")
-#: Types of numbers of 8 bits and of two of 4; and by the type of scales, how many bytes of the last have one.
+#: Types of floats and integers of 8 bits, and of pairs of 4 bits; by the type of scales, how many such pairs share one.
 EIGHT, WHOLE, TWO_OF_FOUR = "F8_E4M3", "I8", "U8"
 OF_A_SCALE = {"F8_E4M3": 8, "F8_E8M0": 16, "U8": 16}
-#: … and those of whole numbers.
+#: Types of scales for integers.
 PLAIN = ("F32", "F16", "BF16")
-#: Types of which a tensor's own numbers are not what it stands for.
+#: Types of quantized tensors: their numbers are not the weights themselves.
 ROUNDED = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "U8", "I8", "I32")
 
 
 def bits(held: dict[str, Entry], name: str) -> dict[str, int] | None:
-    """Of a number of each layer; None where something is rounded in another way. `held` are the files' tensors.
+    """The bits of a number in each layer; None if anything is rounded in another way. `held` are the files' tensors.
 
-    Raises ModelError for numbers without scales where others have some.
+    Raises ModelError if some layers have scales and others lack them.
     """
     scales = {each.rpartition(".")[0]: each for each in held if each.rpartition(".")[2] in SCALES}
     numbers = {layer: f"{layer}.{part}" for layer in scales for part in NUMBERS if f"{layer}.{part}" in held}
@@ -58,14 +58,14 @@ class Group(msgspec.Struct):
 
 
 class Described(msgspec.Struct):
-    """What is asked of a description here: one block for all, or those of compressed-tensors' groups of layers."""
+    """The fields of a description that are read here: one block for all, or those of compressed-tensors' groups."""
 
     weight_block_size: tuple[int, int] | None = None
     config_groups: dict[str, Group] = {}
 
 
 def block(described: dict[str, Any]) -> tuple[int, int]:
-    """Outputs and inputs that have a scale in common, where it says so; or else zeros."""
+    """How many outputs and inputs share a scale, as the description says; (0, 0) if it does not."""
     try:
         told = msgspec.convert(described, Described)
     except msgspec.ValidationError:
@@ -76,7 +76,7 @@ def block(described: dict[str, Any]) -> tuple[int, int]:
 
 
 def _bits(numbers: Entry, scales: Entry) -> int:
-    """0 where they are of another kind."""
+    """The bits of a layer's numbers; 0 if they are of an unknown kind."""
     if len(numbers.shape) != 2:
         return 0
     if numbers.dtype == EIGHT or (numbers.dtype == WHOLE and scales.dtype in PLAIN):

@@ -17,19 +17,18 @@ from nbgen.engine.native_int8_linear import NativeInt8Linear, int8_layer
 from nbgen.engine.native_linear import suits_rounded
 from nbgen.engine.native_scaled_linear import NativeScaledLinear, packed_blocks
 
-#: Of E2M1 by its four bits.
+#: The values of E2M1, indexed by its four bits.
 NUMBERS = (0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6)
-#: Inputs that may have a factor in common at most.
+#: The most inputs that may share a scale in our layers.
 MOST = 1024
-#: Weights written out at a time.
+#: How many weights are unpacked at a time.
 AT_ONCE = 2**22
 
 
 class ScaledWeight(NamedTuple):
-    """`words` `[out, in]` of E4M3 or of int8, or `[out, in / 2]` of bytes of two E2M1, the first in the low half.
+    """`words` are E4M3 or int8 `[out, in]`, or bytes `[out, in / 2]` of two E2M1 each, the first in the low half.
 
-    `scales` `[down, across]` in float32 are those of blocks of as many outputs and inputs as `block` says, of which the
-    last may have fewer.
+    `scales` `[down, across]` (float32) belong to blocks of `block` outputs and inputs; the last ones may be smaller.
     """
 
     words: torch.Tensor
@@ -39,12 +38,12 @@ class ScaledWeight(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the weight `[out, in]`, of a layer that computes in `dtype`."""
+        """The shape `[out, in]` of the unpacked weight."""
         outputs, inputs = self.words.shape
         return outputs, inputs * (2 if self.words.dtype == torch.uint8 else 1)
 
     def layer(self, bias: torch.Tensor | None, dtype: torch.dtype) -> nn.Module | None:
-        """One of the very numbers, that computes in `dtype`; None where there is none of ours for them."""
+        """A layer of exactly these numbers that computes in `dtype`; None if we have no layer for them."""
         scales, shape = self._of_rows(slice(0, self.shape[0])), torch.empty(self.shape, dtype=dtype, device="meta")
         if self.words.dtype == torch.int8 and scales.shape[1] == 1:
             return int8_layer(shape, bias, (self.words, scales[:, 0].contiguous()))
@@ -62,7 +61,7 @@ class ScaledWeight(NamedTuple):
         return NativeScaledLinear(packed_blocks(self.words.unflatten(1, (-1, GROUP // 2))), exponents, bias, dtype)
 
     def whole(self) -> torch.Tensor:
-        """The weight, written out."""
+        """The unpacked weight."""
         outputs, inputs = self.shape
         whole, rows = torch.empty(self.shape, dtype=self.dtype), max(1, AT_ONCE // inputs)
         for first in range(0, outputs, rows):
@@ -71,7 +70,7 @@ class ScaledWeight(NamedTuple):
         return whole
 
     def _of_rows(self, rows: slice) -> torch.Tensor:
-        """Their scales."""
+        """The scales of these rows."""
         return self.scales[torch.arange(rows.start, rows.stop) // self.block[0]]
 
     def _numbers(self, rows: slice) -> torch.Tensor:
@@ -82,7 +81,7 @@ class ScaledWeight(NamedTuple):
 
 
 def taken(block: tuple[int, int], take: Callable[[str], torch.Tensor | None], dtype: torch.dtype) -> ScaledWeight:
-    """The weight of a layer that computes in `dtype`, of the tensors that `take` finds behind the layer's name."""
+    """The weight of a layer that computes in `dtype`, made of the tensors that `take` finds by their short names."""
     words = next(found for each in scaled_layers.NUMBERS if (found := take(each)) is not None)
     scales = next(found for each in scaled_layers.SCALES if (found := take(each)) is not None)
     times, by = take(scaled_layers.TIMES), take(scaled_layers.BY)
@@ -98,12 +97,12 @@ def taken(block: tuple[int, int], take: Callable[[str], torch.Tensor | None], dt
 
 
 def _as_float32(scales: torch.Tensor) -> torch.Tensor:
-    """Bytes are powers of two."""
+    """Scales as float32. Bytes are exponents of two, with a bias of 127."""
     return (scales.float() - 127).exp2() if scales.dtype == torch.uint8 else scales.float()
 
 
 def _size(whole: int, parts: int, told: int) -> int:
-    """Of a part: as is told where that is so, and of as many as another elsewhere."""
+    """The size of a block: as described (`told`) if that fits the number of `parts`, or else an equal share."""
     if told and -(-whole // told) == parts:
         return told
     if whole % parts:

@@ -1,4 +1,4 @@
-"""JSON schemas with dates, addresses and other formats as patterns: no back end holds to them so well by itself."""
+"""Replaces formats in JSON schemas (dates, addresses …) by patterns: back ends enforce these better than formats."""
 
 from __future__ import annotations
 

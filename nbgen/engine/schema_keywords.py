@@ -1,4 +1,4 @@
-"""What the keywords of JSON schemas may be, in any draft. Knows nothing of what they mean. Plain Python."""
+"""The types of values that keywords of JSON schemas may have, in any draft. Knows no meanings. Plain Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {
     "uniqueItems": bool,
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), int | float | bool),
 }
-#: A keyword that is null, as some languages write it, says nothing.
+#: A keyword may also be null: some languages write that for one that is not there.
 _Keywords = msgspec.defstruct(
     "_Keywords",
     [(name.lstrip("$"), kind | None, None) for name, kind in KINDS.items()],
@@ -41,7 +41,7 @@ _Keywords = msgspec.defstruct(
 
 
 def check_keywords(node: dict[str, Any]) -> None:
-    """Raises GrammarError for a keyword of a schema that is of none of these kinds."""
+    """Raises GrammarError for a keyword of a schema whose value is of the wrong type."""
     try:
         msgspec.convert(node, _Keywords)
     except msgspec.ValidationError as error:
@@ -52,7 +52,7 @@ def check_keywords(node: dict[str, Any]) -> None:
 
 
 def may_be(keyword: str, value: Any) -> bool:
-    """Whether a keyword may have this value; what is none may have any."""
+    """Whether a keyword may have this value; a name that is no keyword may have any."""
     try:
         check_keywords({keyword: value})
     except GrammarError:

@@ -1,4 +1,4 @@
-"""One prompt being continued: its tokens, its blocks, how far it is computed. Plain Python, no tensors."""
+"""A prompt and its growing answer: the tokens, their blocks, how many are computed. Plain Python, no tensors."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import FinishReason, GenerateOutput, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
-#: Prompt tokens of one step whose scores are looked at: 64 rows of 150,000 scores are 38 MB in float32.
+#: The most prompt tokens of one step whose scores are returned: 64 rows of 150,000 scores are 38 MB in float32.
 LOGPROB_CHUNK = 64
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ class Sequence:
 
     `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
     blocks of `block_table`, which begins with the cached blocks of `nodes`. `seed` and a token's position determine
-    every random choice. `prefix_text` is what the answer begins with; it comes with the first token. Sequences of one
-    `namespace` may share cached blocks. `rank` orders them: the least is served first; the scheduler sets it. `arrived`
-    and `started` are monotonic seconds.
+    every random choice. The answer's text begins with `prefix_text`, which is output with the first token. Sequences of
+    one `namespace` may share cached blocks. The scheduler sets `rank` and serves the lowest first. `arrived` and
+    `started` are monotonic seconds.
     """
 
     rid: str
@@ -51,39 +51,39 @@ class Sequence:
     stop_strings: StopStrings
     stop_token_ids: frozenset[int] = frozenset()
     matcher: Matcher | None = None
-    #: Tokens that its text leaves out, which the matcher knows as text like any.
+    #: Special tokens that its text leaves out. No grammar may take them: the matcher would read them as text.
     unsaid: frozenset[int] = frozenset()
-    #: What tokens that its text leaves out are written as: a stop may be in that.
+    #: How the tokens that its text leaves out are spelled: a stop string may be found there.
     left_out: Mapping[int, str] = field(default_factory=dict)
     logit_processor: str | None = None
     custom_params: Any = None
-    #: Why no token may follow, where something else than the scores says so.
+    #: Why no token can follow, where the cause is a failed logit processor.
     fault: str | None = None
     namespace: Namespace = COMMON
-    #: The LoRA adapter (`adapter_folder.Adapter`) that it goes through, if any.
+    #: The LoRA adapter (`adapter_folder.Adapter`) that it runs with, if any.
     adapter: Any = None
     prefix_text: str = ""
-    #: The prompt's last tokens that the answer begins with: given, and taken as if they had been sampled.
+    #: How many of the prompt's last tokens begin the answer: the client gave them, and they count as sampled.
     num_given: int = 0
-    #: What finds the parts of its answer (`answer_parser.AnswerParser`), if that is more than text.
+    #: Splits its answer into parts (`answer_parser.AnswerParser`), if the answer is more than text.
     parser: Any = None
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     tensors: TensorOptions | None = None
-    #: Prompt tokens whose tensors have been given.
+    #: Number of prompt tokens whose tensors have been output.
     num_described: int = 0
-    #: The sum of the hidden states of those, float64 `[hidden]`, where their mean is asked for.
+    #: The sum of these tokens' hidden states, float64 `[hidden]`, where their mean is asked for.
     state_sum: Any = None
-    #: Tokens whose experts have been given, those before the first that is asked for included.
+    #: Number of tokens whose experts have been output, counting those before the first that is asked for.
     num_routed: int = 0
-    #: Words of tokens that the answer must not have.
+    #: Token sequences that must not occur in the answer.
     bad_words: tuple[tuple[int, ...], ...] = ()
-    #: What stands in place of the prompt's embeddings, FP32 `[tokens, width]`: such a prompt shares nothing.
+    #: Embeddings to use in place of the prompt's own, FP32 `[tokens, width]`. Such a prompt shares no blocks.
     embeds: Tensor | None = None
     #: The prompt's media (`media_prompt.MediaPrompt`), if it has any.
     media: Any = None
     prompt_text: str | None = None
-    #: Whether somebody reads its tokens as they come.
+    #: Whether the client reads its tokens as they come.
     streamed: bool = False
     #: Whether the first output has the prompt's ids.
     shows_prompt_ids: bool = False
@@ -91,11 +91,11 @@ class Sequence:
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    #: Where its recurrent state is while it runs, if the model has any.
+    #: The slot of its recurrent state while it runs, if the model has any.
     state_slot: int | None = None
-    #: Numbers of computed tokens at which that state is to be kept for others.
+    #: Token counts: when so many tokens are computed, a snapshot of that state is kept for other sequences.
     snapshots_at: list[int] = field(default_factory=list)
-    #: The row of its next token among the newest sampled ones, while these are known to the device alone.
+    #: The row of its next token among the newest sampled ones, while only the device knows which token that is.
     awaited: int | None = None
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
@@ -109,15 +109,15 @@ class Sequence:
         self.token_ids = list(self.prompt_ids)
         self.prefix_text = self.prefix_text and self.stop_strings.begin(self.prefix_text)
         self._counts = TokenCounts()
-        #: What finds guesses at its next tokens.
+        #: Guesses its next tokens.
         self.drafts = Drafts()
-        #: Its last tokens, as far as they are such guesses.
+        #: Those of its last tokens that are guesses. Only a `Guess` has any.
         self.guessed: list[int] = []
-        #: Whether it has given an output.
+        #: Whether its first output has been made.
         self._told = False
 
     def __len__(self) -> int:
-        """Its tokens, an awaited one among them."""
+        """How many tokens it has, an awaited one included."""
         return len(self.token_ids) + (self.awaited is not None)
 
     @property
@@ -130,26 +130,26 @@ class Sequence:
 
     @property
     def output_ids(self) -> list[int]:
-        """Its answer's tokens, with those that were given."""
+        """The answer's tokens, including those that the client gave."""
         return self.token_ids[self.answer_start :]
 
     @property
     def output_counts(self) -> TokenCounts:
-        """How often each token of its answer came: counted as it grows, where somebody asks."""
+        """How often each token occurs in the answer. Each read counts the tokens that are new since the last one."""
         self._counts.add(self.token_ids[self.answer_start + self._counts.total :])
         return self._counts
 
     def last_output(self, count: int) -> list[int]:
-        """The last `count` tokens of its answer, or all that there are."""
+        """The last `count` tokens of its answer, or all if there are fewer."""
         return self.token_ids[max(self.answer_start, len(self.token_ids) - count) :]
 
     @property
     def answer_start(self) -> int:
-        """Where its answer begins, with what is given of it."""
+        """The index of the answer's first token, counting the tokens that the client gave."""
         return self.num_prompt - self.num_given
 
     def constrain(self, matcher: Matcher, *, knows_given: bool = True) -> None:
-        """Hold the answer to a grammar, at whose beginning `matcher` is; to the rest of it where it `knows_given`.
+        """Hold the answer to the grammar of `matcher`, which is fresh. `knows_given`: it covers the given tokens too.
 
         Raises InvalidRequest for given tokens that the grammar forbids.
         """
@@ -162,18 +162,18 @@ class Sequence:
 
     @property
     def keys(self) -> list[int]:
-        """Its tokens as the prefix cache tells them apart: their ids, and the contents of media."""
+        """Its tokens as the prefix cache compares them: ids, and for media numbers that stand for their content."""
         if self.media is None:
             return self.token_ids
         return self.media.keys + self.token_ids[len(self.media.keys) :]
 
     @property
     def shift(self) -> int:
-        """What a token's position differs from its index by, where no medium stands."""
+        """The position of a token of the answer less its index: media may take fewer positions than tokens."""
         return 0 if self.media is None else self.media.shift
 
     def chunk_end(self, end: int) -> int:
-        """Where a prefill chunk up to `end` must stop: at a snapshot, and not inside tokens that all see each other."""
+        """Where a prefill chunk up to `end` must stop: at a snapshot, and never within tokens that see each other."""
         end = min([end, *(at for at in self.snapshots_at if at > self.num_computed)])
         for start, stop in () if self.media is None else self.media.blocks:
             if start < end < stop:
@@ -182,7 +182,7 @@ class Sequence:
 
     @property
     def num_cacheable(self) -> int:
-        """Tokens that may come from the cache: not the last, nor those whose scores or experts are asked for."""
+        """How many tokens may come from the cache: not the last one, nor any whose scores or experts are asked for."""
         if self.embeds is not None:
             return 0
         routed = self.num_routed if self.tensors and self.tensors.routed_experts is not None else len(self)
@@ -191,7 +191,7 @@ class Sequence:
 
     @property
     def next_prompt_row(self) -> int:
-        """The next position of the prompt whose scores are asked for; none is left at the last one."""
+        """The next prompt position whose scores are asked for. The prompt's last position means that none is left."""
         described = self.num_described if self.tensors and self.tensors.of_prompt else self.num_prompt
         return min(described, self.next_logprob_row)
 
@@ -201,13 +201,13 @@ class Sequence:
 
     @property
     def next_logprob_row(self) -> int:
-        """The same of log-probabilities alone. Their first token has none, so its successor's is the first."""
+        """`next_prompt_row` for log-probabilities alone. Row `start` gives the first one: of the token after it."""
         start = self.logprobs.start if self.logprobs else None
         return self.num_prompt if start is None else start + max(0, len(self.prompt_logprobs) - 1)
 
     @property
     def max_chunk(self) -> int:
-        """The most tokens of one step: few whose scores over the vocabulary are wanted, after all before them."""
+        """The most tokens of one step: all before the first whose scores are wanted, and `LOGPROB_CHUNK` from there."""
         before = max(0, self.next_prompt_row - self.num_computed)
         return before + LOGPROB_CHUNK if self._wants_prompt_rows else len(self)
 
@@ -217,12 +217,12 @@ class Sequence:
         return len(self) - self.num_computed
 
     def start(self, now: float) -> None:
-        """It runs; what it does again after it had to give way is no second start."""
+        """Note when it first ran. Running again after a preemption is no second start."""
         if self.started is None:
             self.started = now
 
     def next_ids(self, count: int) -> list[int]:
-        """The next `count` uncomputed tokens; in place of an awaited one -1 less its row."""
+        """The ids of the next `count` uncomputed tokens. An awaited token is given as `-1 - row`."""
         ids = self.token_ids[self.num_computed : self.num_computed + count]
         return ids if self.awaited is None or len(ids) == count else [*ids, -1 - self.awaited]
 
@@ -247,18 +247,18 @@ class Sequence:
         elif complete:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         text += self.flush() if self.finish_reason else ""
-        if self.stop_strings.matched is not None:  # in what was held back, too
+        if self.stop_strings.matched is not None:  # also in text that only `flush` let out
             self.finish_reason = FinishReason(type="stop", matched=self.stop_strings.matched)
         text, self.prefix_text = self.prefix_text + text, ""
         return text
 
     def _text_of(self, token_id: int) -> str:
-        """What is certain with this token; where a stop ends it, all but half a character that waits for its rest."""
+        """The text that this token makes certain; also the whole characters held back, if these complete a stop."""
         text = self.detokenizer.append(token_id)
         return text if self.stop_strings.find(self.detokenizer.ahead) is None else text + self.detokenizer.ahead
 
     def _end_left_out(self, token_id: int) -> str:
-        """The text that was held back, where a stop ends it that is whole in what a token is written as, unseen."""
+        """Match a stop that ends in the spelling of a token left out of the text; the text held back until then."""
         unseen = self.left_out.get(token_id, "")
         stop = self.stop_strings.find(unseen)
         if stop is None or self.stop_strings.matched is not None:
@@ -270,7 +270,7 @@ class Sequence:
 
     @property
     def why_no_token(self) -> str:
-        """In words, where none can follow."""
+        """The error message where no token can follow."""
         if self.fault is not None:
             return self.fault
         if self.matcher is not None:
@@ -282,26 +282,26 @@ class Sequence:
         return f"{who} produced no finite score: no token is allowed here"
 
     def flush(self) -> str:
-        """The text held back, once nothing more comes. Nothing follows a matched stop string."""
+        """The text held back, once no token follows. After a matched stop string there is none."""
         if self.stop_strings.matched is not None:
             return ""
         return self.stop_strings.append(self.detokenizer.flush()) + self.stop_strings.flush()
 
     def rest(self) -> str:
-        """All text of one that is ended that is still to come, if a tokenizer can tell it."""
+        """The text that an ended sequence has not output yet; "" if the tokenizer fails."""
         try:
             return self.prefix_text + self.flush()
-        except Exception:  # whatever that raises
+        except Exception:  # a tokenizer may raise anything
             log.exception("request %s: the end of its text", self.rid)
             return ""
 
     @property
     def _is_cut(self) -> bool:
-        """Whether it ended before it was over."""
+        """Whether its answer was cut off, by the limit of its length or an abort."""
         return self.finish_reason is not None and self.finish_reason.type in ("length", "abort")
 
     def output(self, text: str, token_ids: list[int]) -> GenerateOutput:
-        """What it gained by these tokens, which are appended already."""
+        """The output for `token_ids`, which are appended already and gave `text`."""
         begins, self._told = not self._told, True
         return GenerateOutput(
             rid=self.rid,
@@ -322,7 +322,7 @@ class Sequence:
 
 
 class Withdrawn(NamedTuple):
-    """All sequences by their request, those of them whose grammar is not compiled yet, and the others in order."""
+    """An engine's sequences: all by request id, those whose grammar is still being compiled, the others in order."""
 
     requests: dict[str, list[Sequence]]
     preparing: set[Sequence]

@@ -1,4 +1,4 @@
-"""One engine's time with one server: make it, say so or why not, run until the server goes. Knows no sockets."""
+"""Runs one engine for one server: makes it, reports success or failure, serves until the end. Knows no sockets."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Made(Protocol):
-    """What serves requests: an `Assembly`, an `EmbeddingModel`."""
+    """Something that serves requests: an `Assembly`, an `EmbeddingModel`."""
 
     @property
     def model(self) -> ModelInfo: ...
@@ -28,13 +28,13 @@ M = TypeVar("M", bound=Made)
 
 
 class Running(Protocol):
-    """The loop over it."""
+    """The loop that runs what was made."""
 
     def run(self, messages: Iterable[ToEngine]) -> None: ...
 
 
 def by_percents(report: Report) -> Report:
-    """Reports on, of what has a total only where a percent more is done: nobody sees another difference."""
+    """A `report` that is called less often: if there is a total, only when another percent is done."""
     last = None
 
     def step(stage: str, done: int, total: int) -> None:
@@ -54,7 +54,7 @@ def serve(
     messages: Iterable[ToEngine],
     loop: Callable[[Channel, M], Running],
 ) -> None:
-    """Run what `assemble` makes. What goes wrong in making it is said to the server."""
+    """Run what `assemble` makes. If making it fails, the server is told why."""
     started = time.monotonic()
     try:
         with Pulse(channel.send, whole=True) as pulse:

@@ -1,7 +1,7 @@
 """Linear layers that read the same tensor, computed as one product: query, key and value; gate and up. CPU only.
 
-Which layers these are is seen in a forward, not known by name. The first of them that is called computes for all, and
-the others find their part. Bit by bit the same numbers as one product each, or else they stay apart.
+A forward shows which layers these are; their names are not used. The first of them that is called computes for all, and
+the others pick up their part. Layers are only joined if the results are bit-identical to those of separate products.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from nbgen.engine.linear import PrepackedLinear, Swap, agrees, run, suits
 
 
 class SharedLinear:
-    """One layer instead of several, and what it made of the last input, until each has taken its part."""
+    """One layer instead of several. It keeps its output for the last input until each has taken its part."""
 
     def __init__(self, linears: list[nn.Linear], make: Callable[[nn.Linear], nn.Module] = PrepackedLinear) -> None:
         self._sizes = [linear.out_features for linear in linears]
@@ -26,7 +26,7 @@ class SharedLinear:
         self._parts: dict[int, torch.Tensor] = {}
 
     def part(self, input: torch.Tensor, index: int) -> torch.Tensor:
-        """Layer `index` of `input` `[..., in_features]`."""
+        """The output of layer `index` for `input` `[..., in_features]`."""
         if input is not self._input or index not in self._parts:
             self._parts = dict(enumerate(self.linear(input).split(self._sizes, dim=-1)))
         part = self._parts.pop(index)
@@ -34,12 +34,12 @@ class SharedLinear:
         return part
 
 
-#: A linear layer: whose child it is, by which name.
+#: A linear layer: its parent, its name there, and the layer.
 Place = tuple[nn.Module, str, nn.Linear]
 
 
 class Part(nn.Module):
-    """What stands where one of the layers stood."""
+    """Stands in the place of one of the layers."""
 
     def __init__(self, shared: SharedLinear, index: int, linear: nn.Linear) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Part(nn.Module):
 
 @torch.inference_mode()
 def share(model: nn.Module, ids: list[int]) -> list[Swap]:
-    """Join the model's layers that read the same tensor while it runs on `ids`; where each stood, and what it was."""
+    """Join the model's layers that read the same tensor while it runs on `ids`; returns each with its place."""
     swaps: list[Swap] = []
     for places in groups_with_same_input(model, ids, suits):
         linears = [linear for _, _, linear in places]
@@ -64,7 +64,7 @@ def share(model: nn.Module, ids: list[int]) -> list[Swap]:
 
 
 def groups_with_same_input(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Place]]:
-    """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
+    """Groups of two or more layers of one parent that are called one after the other with the same tensor object."""
     calls: list[tuple[Place, torch.Tensor]] = []
     named = [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
     places = [(parent, name, child) for parent, name, child in named if type(child) is nn.Linear and suits(child)]
@@ -95,7 +95,7 @@ def joined(linears: list[nn.Linear]) -> nn.Linear:
 
 
 def _parts(linears: list[nn.Linear]) -> list[Part]:
-    """The layers' stand-ins; none where they would not give the same numbers."""
+    """The layers' stand-ins; empty if these would not give the same numbers."""
     try:
         shared = SharedLinear(linears)
         parts = [Part(shared, index, linear) for index, linear in enumerate(linears)]

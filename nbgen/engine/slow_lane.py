@@ -1,7 +1,7 @@
-"""Requests that take a while to admit: one after the other, beside all others, which need not wait for them.
+"""Admits slow requests one after the other in threads of their own, so that other requests need not wait for them.
 
-They are those whose media have to be decoded, those of long texts, and those that would have to wait for one of these.
-Knows neither media nor tokens.
+Slow are requests whose media must be decoded, those with long texts, and those that would have to wait for one of
+these. Knows neither media nor tokens.
 """
 
 import queue
@@ -10,21 +10,21 @@ from collections.abc import Callable
 
 from nbgen.messages import DetokenizeRequest, GenerateRequest, Request, TokenizeRequest
 
-#: What is to be done for a request; it returns what is left to do, which is little.
+#: Does the slow work for a request, and returns a function that does the rest, which is quick.
 Admit = Callable[[Request], Callable[[], None]]
-#: Characters, or ids, whose admission takes 10 ms: much more than to hand them to another thread.
+#: So many characters or ids take 10 ms to admit: much more than handing them to another thread.
 LONG = 2**15
 
 
 class SlowLanes:
-    """One for media, one for long texts. Who was withdrawn will never be admitted."""
+    """One lane for media, one for long texts. A request that was withdrawn will never be admitted."""
 
     def __init__(self, media: Admit, text: Admit, would_wait: Callable[[Request], bool]) -> None:
         self._would_wait = would_wait
         self.media, self.text = SlowLane("media", media), SlowLane("long-texts", text)
 
     def take(self, request: Request) -> bool:
-        """Whether the request takes a while, and is admitted here."""
+        """Put the request into a lane if it is slow; whether it is."""
         if isinstance(request, GenerateRequest) and request.media:
             self.media.put(request)
         elif _length(request) > LONG or self._would_wait(request):
@@ -34,11 +34,11 @@ class SlowLanes:
         return True
 
     def withdraw(self, rid: str) -> Request | None:
-        """The request of this id, if it is not admitted yet."""
+        """Take out the request of this id, if it is not admitted yet, and return it."""
         return self.media.withdraw(rid) or self.text.withdraw(rid)
 
     def prompts(self) -> list[str]:
-        """The ids of those that are to be generated for, as far as they are not admitted yet."""
+        """The ids of generate requests that are not admitted yet."""
         waiting = [*self.media.waiting(), *self.text.waiting()]
         return [request.rid for request in waiting if isinstance(request, GenerateRequest)]
 
@@ -49,13 +49,13 @@ class SlowLanes:
 
 
 class SlowLane:
-    """A thread that calls `admit` with each request put into it, and then what that returns, unless it is withdrawn."""
+    """A thread that calls `admit` with each request, then the function that this returns, unless it was withdrawn."""
 
     def __init__(self, name: str, admit: Admit) -> None:
         self._name, self._admit = name, admit
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: Those that are not admitted yet, by their ids.
+        #: Requests that are not admitted yet, by their ids.
         self._wanted: dict[str, Request] = {}
         self._lock = threading.Lock()
 
@@ -84,7 +84,7 @@ class SlowLane:
                 self._finish(request, self._admit(request))
 
     def _is_wanted(self, request: Request) -> bool:
-        """Whether it was not withdrawn: another may have its id by now."""
+        """Whether this very request was not withdrawn: another one may have its id by now."""
         return self._wanted.get(request.rid) is request
 
     def _finish(self, request: Request, hand_on: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class SlowLane:
 
 
 def _length(request: Request) -> int:
-    """How much there is to read of it."""
+    """How many characters or ids of the request must be read."""
     if isinstance(request, DetokenizeRequest):
         return sum(map(len, request.token_ids))
     if isinstance(request, GenerateRequest | TokenizeRequest):

@@ -1,8 +1,8 @@
-"""Which places for snapshots are taken, and whose goes when another needs one. Plain Python.
+"""Places for snapshots: which are taken, and which snapshot is evicted when a new one needs a place. Plain Python.
 
-States of recurrent layers are large and few, so the order in which they go is their own: segmented least recent use
-(Karedla et al. 1994, "Caching Strategies to Improve Disk System Performance"). What somebody began from stays longer
-than what nobody came back for. Knows neither what is kept nor what a holder is.
+States of recurrent layers are large and few, so they have an eviction order of their own: segmented least recent use
+(Karedla et al. 1994, "Caching Strategies to Improve Disk System Performance"). A snapshot that was used stays longer
+than one that never was. Knows neither what is kept nor what a holder is.
 """
 
 from collections.abc import Hashable
@@ -17,7 +17,7 @@ class Snapshots(Generic[Holder]):
     def __init__(self, size: int) -> None:
         self.size = size
         self._free = list(reversed(range(size)))
-        #: Those that nobody used since they are here, and the others, no more than half: the last used comes last.
+        #: Holders' places. `_used` has holders that were used, at most half of `size`. Both: the most recent last.
         self._new: dict[Holder, int] = {}
         self._used: dict[Holder, int] = {}
 
@@ -28,14 +28,14 @@ class Snapshots(Generic[Holder]):
         return holder in self._new or holder in self._used
 
     def take(self, holder: Holder) -> int:
-        """A place for a holder that has none: a free one, or that of the new holder of longest ago."""
+        """A place for a holder that has none: a free one, or that of the oldest holder in `_new`."""
         if not self._free:
             self.drop(next(iter(self._new)))
         place = self._new[holder] = self._free.pop()
         return place
 
     def use(self, holder: Holder) -> int:
-        """The holder's place, which it keeps longer from now on."""
+        """The holder's place. This counts as a use, so the holder keeps its place longer."""
         place = self._used[holder] = self._remove(holder)
         if len(self._used) > self.size // 2:
             oldest = next(iter(self._used))

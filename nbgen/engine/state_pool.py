@@ -1,7 +1,7 @@
 """The state of recurrent and convolution layers: one slot a sequence, in tensors that grow with the slots in use.
 
-Layers are sized from the first states that a model computes, because their shapes are the model's affair. Knows
-neither sequences nor who owns a slot. Snapshots of states have places of their own, whose number never grows.
+The first states that a model computes give the shapes, since these are known to the model alone. Snapshots of states
+have places of their own, whose number never grows. Knows neither sequences nor who owns a slot.
 """
 
 import math
@@ -16,7 +16,7 @@ from nbgen.engine.upload import upload
 
 
 def has_state(config: Any) -> bool:
-    """Whether a model of this configuration has layers that the pool can serve, and none unknown to transformers."""
+    """Whether a model of this configuration has layers with state, and none of a kind unknown to transformers."""
     try:
         return any(_numbers_of_states(config))
     except KeyError:
@@ -28,11 +28,11 @@ class StateKey(NamedTuple):
 
     layer: int
     kind: str
-    index: int  # type: ignore[assignment]  # in place of a tuple's own
+    index: int  # type: ignore[assignment]  # hides the method of tuple
 
 
 class _PassThrough:
-    """The cache of a layer that attends: keys and values go on to the paged attention, and nothing is kept here."""
+    """The cache of an attention layer: passes keys and values on to the paged attention and keeps nothing."""
 
     is_sliding = False
 
@@ -48,30 +48,30 @@ class _StateLayer(_PassThrough, LinearAttentionLayer):
 
 
 class StatePool:
-    """States `[slots, ...]` of every layer that has them, in the types that the model computes them in."""
+    """States `[slots, ...]` of every layer with state, in the types that the model computes them in."""
 
     def __init__(self, config: Any) -> None:
-        """`config` is the model's, which says what kind each layer is."""
+        """`config` is the model's: it says of what kind each layer is."""
         self._counts = _numbers_of_states(config)
         self._states: dict[StateKey, torch.Tensor] = {}
         self._snapshots: dict[StateKey, torch.Tensor] = {}
-        #: Slots that there can be.
+        #: The most slots that there can be.
         self.most_slots = sys.maxsize
-        #: How often states have been given another place.
+        #: How often a state tensor was replaced: pointers into the old one are invalid.
         self.moves = 0
 
     @property
     def bytes_per_slot(self) -> int:
-        """Of the layers seen so far."""
+        """The bytes of one slot in all layers seen so far."""
         return sum(math.prod(states.shape[1:]) * states.element_size() for states in self._states.values())
 
     @property
     def kinds(self) -> set[str]:
-        """Of the states seen so far."""
+        """The kinds of the states seen so far."""
         return {key.kind for key in self._states}
 
     def fill(self, slot: int, kind: str, value: float) -> None:
-        """Have the slot's states of a kind be `value` throughout."""
+        """Set all numbers of the slot's states of this kind to `value`."""
         for key, states in self._states.items():
             if key.kind == kind:
                 states[slot] = value
@@ -83,16 +83,16 @@ class StatePool:
         self.moves += 1
 
     def states(self, key: StateKey, slots: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """`[slots or more, *shape]`, where they lie until there are other `moves`, for who changes them there."""
+        """The tensor `[slots or more, *shape]` itself, for writing in place. It is valid until `moves` changes."""
         return self._room(key, slots, torch.empty(0, *shape, dtype=dtype))
 
     def fresh(self) -> Cache:
-        """transformers' cache of sequences that begin."""
+        """A transformers cache for sequences that begin."""
         layers: list[Any] = [_StateLayer(number) if number else _PassThrough() for number in self._counts]
         return Cache(layers=layers)
 
     def read(self, slots: list[int]) -> Cache:
-        """transformers' cache of sequences that go on, in the order of `slots`; neighbours are read where they are."""
+        """A transformers cache with the states of `slots`, in this order. Adjacent slots are views, not copies."""
         cache = self.fresh()
         rows: slice | torch.Tensor | None = None
         for key, states in self._states.items():
@@ -117,7 +117,7 @@ class StatePool:
                 states[rows] = state
 
     def reserve(self, snapshots: int) -> None:
-        """Take room for so many snapshots of the layers seen so far; on a CPU memory is taken as they are made."""
+        """Allocate so many snapshots of the layers seen so far. On a CPU each takes memory only once it is written."""
         self._snapshots = {key: states.new_empty(snapshots, *states.shape[1:]) for key, states in self._states.items()}
 
     def save(self, slot: int, snapshot: int) -> None:
@@ -126,12 +126,12 @@ class StatePool:
             kept[snapshot] = self._states[key][slot]
 
     def load(self, slot: int, snapshot: int) -> None:
-        """Have the slot's states be those of `snapshot`."""
+        """Copy the states of `snapshot` into the slot."""
         for key, kept in self._snapshots.items():
             self._room(key, slot + 1, kept[snapshot : snapshot + 1])[slot] = kept[snapshot]
 
     def _room(self, key: StateKey, slots: int, like: torch.Tensor) -> torch.Tensor:
-        """The tensor of all slots, with at least `slots` of them."""
+        """The tensor of all slots, grown to at least `slots` of them."""
         old = self._states.get(key)
         if old is not None and len(old) >= slots:
             return old
@@ -145,7 +145,7 @@ class StatePool:
 
 
 def _rows(slots: list[int], device: torch.device) -> slice | torch.Tensor:
-    """What the slots' states are indexed by: a slice, which copies nothing, where they stand side by side in order."""
+    """The index of the slots' states: a slice, which copies nothing, if the slots are adjacent and in order."""
     first, stop = slots[0], slots[0] + len(slots)
     return slice(first, stop) if slots == list(range(first, stop)) else upload(slots, device)
 
@@ -161,7 +161,7 @@ def _states(cache: Cache) -> list[tuple[StateKey, torch.Tensor]]:
 
 
 def _numbers_of_states(config: Any) -> list[int]:
-    """For each layer; 0 for one that has no state."""
+    """The number of states of each layer; 0 for one that has none."""
     return [
         layer.number_of_states if isinstance(layer, LinearAttentionCacheLayerMixin) else 0
         for layer in DynamicCache(config=config).layers

@@ -1,13 +1,13 @@
-"""Triton kernels around a forward: a batch into the tensors that a graph reads, and the most likely token of each row.
+"""Triton kernels around a forward: copy a batch into a graph's input tensors, and find each row's likeliest token.
 
-Needs triton: import it where there is a GPU.
+Needs triton: import it only where there is a GPU.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-#: Scores that a program looks through.
+#: How many scores a program searches.
 PART = 8192
 
 
@@ -15,9 +15,9 @@ PART = 8192
 def place_row(
     given, newest, numbers, tables, width, stride, most, blocks, FIELDS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Program (row): from `given` `[rows, width]` FIELDS `numbers` `[FIELDS, most]` and a row of `tables`.
+    """Program (row): copies a row of `given` `[rows, width]` to FIELDS `numbers` `[FIELDS, most]` and a `tables` row.
 
-    The first field is a token; a negative one is the one of `newest` that it stands for (`SampledTokens`).
+    The first field is a token; a negative one, `-1 - row`, becomes that row's token in `newest` (`SampledTokens`).
     """
     row, fields = tl.program_id(0), tl.arange(0, 8)
     start, used = given + row * stride, fields < FIELDS
@@ -34,7 +34,7 @@ def place_row(
 
 @triton.jit
 def best_of_part(scores, best, ids, size, stride, BLOCK: tl.constexpr):
-    """Program (row, part): its greatest score and that one's id; the second half of `best`: whether any is finite."""
+    """Program (row, part): the part's greatest score and its id; the second half of `best`: whether any is finite."""
     row, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     columns = part * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(scores + row.to(tl.int64) * stride + columns, mask=columns < size, other=float("-inf")).to(tl.float32)

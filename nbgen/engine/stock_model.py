@@ -1,7 +1,7 @@
-"""A model's forward as transformers has it, over the paged cache: what computes every step that nothing else does.
+"""A model's forward in transformers' own code, over the paged cache. It computes the steps that nothing faster can.
 
-Decodes alone go as `[B, 1]`; with prefills everything is packed into `[1, T]`, never padded. The model gets no cache
-and no mask: `attention` knows both.
+A step of decodes only is `[B, 1]`; one with prefills is packed into `[1, T]`, never padded. The model gets no KV cache
+and no mask: `attention` has both.
 """
 
 import inspect
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class StockModel:
-    """Its decoder may be `compiled`, or have `layers` of our own in place of transformers'.
+    """The model, whose decoder may be `compiled`, or use `layers` of our own in place of transformers'.
 
-    Recurrent layers go on from `states`, which are such as transformers' own cache holds.
+    Recurrent layers go on from `states`, a cache as transformers has it.
     """
 
     def __init__(self, model: "PreTrainedModel", lora: LoraLayers) -> None:
@@ -54,7 +54,7 @@ class StockModel:
         return "C++" if self.layers else "transformers"
 
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
-        """It suits all."""
+        """Whether it can compute the step: it can compute any."""
         return True
 
     def selects(self, items: Sequence[ScheduledSequence]) -> bool:
@@ -69,7 +69,7 @@ class StockModel:
         positions: list[int],
         rows: list[int],
     ) -> torch.Tensor:
-        """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`."""
+        """Scores `[rows, vocab]` at these `rows` of the packed tokens `ids` `[T]` of `items`."""
         if self.compiled:
             self.compiled.active = is_ids_only(items) and not self._lora.wraps
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
@@ -81,12 +81,12 @@ class StockModel:
             return self._run(inputs, places).flatten(0, 1)[upload(rows, ids.device, torch.long)]
 
     def decode(self, step: attention.Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """`[B, vocab]` of one token each, `ids` and `positions` `[B, 1]`, without a number from the host."""
+        """Scores `[B, vocab]` of one token each, `ids` and `positions` `[B, 1]`. Copies nothing from the host."""
         with attention.current(step):
             return self._run({"input_ids": ids}, positions)[:, -1]
 
     def _layers_of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> AbstractContextManager[None]:
-        """Ours, unless somebody looks at which experts are called, or media come in between layers."""
+        """Use our layers, unless a request asks for its experts, or media embeddings enter between layers."""
         if self.layers is None or any(map(asks, items)) or not self.layers.suits(step):
             return nullcontext()
         if any(map(media_encoder.begins, items)) and not self.layers.takes_media:
@@ -94,13 +94,13 @@ class StockModel:
         return self.layers.of(step, items)
 
     def _inputs(self, ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> dict[str, torch.Tensor]:
-        """Of `ids` `[B, T]`, and of what prompts are given as embeddings."""
+        """The model's inputs for `ids` `[B, T]`: these, or embeddings if any prompt is given as embeddings."""
         if any(map(prompt_embeds.begins, items)):
             return {"inputs_embeds": prompt_embeds.merge(self._model, self._media.padded(ids), items)}
         return {"input_ids": ids}
 
     def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
-        """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
+        """Scores `[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
         cache = {"use_cache": False} if self.states is None else {self._cache_name: self.states, "use_cache": True}
         inputs: dict[str, Any] = {**tokens, **cache, **selection}
         if self._takes_positions:

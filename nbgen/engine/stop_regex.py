@@ -14,25 +14,25 @@ import re2
 from nbgen.engine.python_regex import MARKED, PythonRegex, marked
 from nbgen.errors import InvalidRequest
 
-#: Characters at the end of the text in which a match is looked for.
+#: How many characters at the end of the text are searched.
 TAIL = 4096
-#: Bytes of one pattern. With these, what patterns of words and lines may become next is found once and remembered;
-#: what outgrows them is searched a hundred times more slowly.
+#: RE2's memory for one pattern, in bytes. It is enough to cache the automaton's states for patterns of words and lines;
+#: a pattern that needs more is searched a hundred times more slowly.
 MAX_MEMORY = 2**22
-#: … and of all patterns of a request.
+#: The same for all patterns of a request.
 ALL_MEMORY = 8 * MAX_MEMORY
-#: Seconds of CPU time that a request's searches may take: for every piece of text, and saved up.
+#: CPU seconds that a request's searches may take: what each piece of text adds, and the most that can be saved up.
 FOR_EACH_PIECE, SAVED_UP = 0.0005, 0.1
 
 
 class Patience:
-    """How long the searches of one request may still take, all of its samples together."""
+    """The CPU time that the searches of one request, with all its samples, may still take."""
 
     def __init__(self) -> None:
         self._left = SAVED_UP
 
     def spend(self, seconds: float) -> None:
-        """A piece of text took so long. Raises InvalidRequest where that is too long."""
+        """Note that searching a piece of text took so long. Raises InvalidRequest if too little time is left."""
         self._left = min(SAVED_UP, self._left + FOR_EACH_PIECE - seconds)
         if self._left < 0:
             raise InvalidRequest(
@@ -46,7 +46,7 @@ class StopRegexes:
     """Searches growing text for the first of several patterns."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Raises InvalidRequest for a pattern that RE2 does not take."""
+        """Raises InvalidRequest for a pattern that RE2 cannot compile."""
         self.patterns = patterns
         self._patience = Patience()
         found = [PythonRegex(pattern) for pattern in patterns]
@@ -65,7 +65,7 @@ class StopRegexes:
         return other
 
     def append(self, text: str) -> str | None:
-        """Add text; the first pattern that matches its end part, as it was given.
+        """Add text. Returns the first pattern, as the client wrote it, that matches the end part of all text.
 
         Raises InvalidRequest where the searches take too long.
         """
@@ -75,17 +75,17 @@ class StopRegexes:
         return self._search(self._tail, self._marked, self._cut)
 
     def begin(self, text: str) -> None:
-        """Take what comes before all other text; where it matches by itself, what follows is looked at alone."""
+        """Add the text that the answer begins with. If a pattern matches in it, later text is searched without it."""
         tail = self._with(text)
         if self._search(*tail) is None:
             self._tail, self._marked, self._cut = tail
 
     def find(self, ahead: str) -> str | None:
-        """The same of text that may still come otherwise, and is not added."""
+        """The first pattern that would match if `ahead` were added. It is not, since that text may still change."""
         return self._search(*self._with(ahead))
 
     def _with(self, text: str) -> tuple[str, str, bool]:
-        """The end part that text leads to, the same with marks, and whether that was cut off."""
+        """The end part of all text with `text` added, the same with marks, and whether its beginning was cut off."""
         tail = self._tail + text
         marks = self._marked + marked(text) if self._marks else ""
         if len(tail) <= TAIL:
@@ -102,7 +102,7 @@ class StopRegexes:
 
 
 class _StopRegex:
-    """One pattern, compiled for the texts that come."""
+    """One pattern, with forms of it compiled when a text needs them."""
 
     def __init__(self, pattern: str, source: PythonRegex, options: re2.Options) -> None:
         self.pattern = pattern
@@ -110,7 +110,7 @@ class _StopRegex:
         self._plain = _compile(pattern, source.plain(), options)
 
     def matches(self, text: str, marks: str, cut: bool) -> bool:
-        """Whether it is anywhere in the text, which is also given with marks, from its second character on if `cut`."""
+        """Whether it matches anywhere in the text, or if `cut`, after its first character. `marks`: the text marked."""
         if not self._source.has_boundaries or text.isascii():
             return bool(self._plain.search(text, int(cut)))
         return bool(self._loose.search(text, int(cut)) and self._of_marked.match(marks, MARKED * cut))
@@ -133,7 +133,7 @@ def _options(memory: int) -> re2.Options:
 
 
 def _compile(pattern: str, written: str, options: re2.Options) -> "re2._Regexp":
-    """What RE2 makes of a pattern that it knows as `written`."""
+    """RE2's form of `pattern`, which is `written` in its syntax. Raises InvalidRequest if RE2 cannot compile it."""
     try:
         return re2.compile(written, options)
     except re2.error as error:

@@ -1,7 +1,7 @@
-"""Several streams of a token's states, of which a layer computes one, where a family's code is known (Gemma 3n).
+"""Parts of layers with several hidden-state streams, of which a layer computes only one (Gemma 3n).
 
-The layer mixes them before that and after it (AltUp, Baykal et al. 2023), and attention has a smaller way beside it
-(LAuReL, Menghani et al. 2024). Knows nothing of what replaces them.
+The layer mixes the streams before and after it computes (AltUp, Baykal et al. 2023), and has a low-rank branch beside
+attention (LAuReL, Menghani et al. 2024). Knows nothing of what replaces these parts.
 """
 
 from typing import Any, NamedTuple
@@ -12,19 +12,19 @@ from nbgen.engine.common_parts import NormParts, Product
 from nbgen.engine.known_code import like
 from nbgen.engine.native_linear import ALL
 
-#: Of a token, at most.
+#: The most streams.
 MOST = 8
-#: Products of a few numbers, which are no products of ours.
+#: Products of a few numbers, which none of our linear layers computes.
 FEW = ("routes", "predicts", "corrects")
-#: … and of a layer's smaller way.
+#: These and the products of the low-rank branch.
 MIXING = (*FEW, "left", "right")
 
 
 class MixingParts(NamedTuple):
-    """What says how to mix sees the first stream through its norm (`routed`), and that `scale` times.
+    """The router, which decides how to mix, reads the first stream normed by `routed`, times `scale`.
 
-    The smaller way ends in a norm (`beside`). The layer's own inputs see the first stream times `scales` `[hidden]`, if
-    there are any.
+    The low-rank branch ends in the norm `beside`. What gates the layer's per-layer inputs is the first stream, times
+    `scales` `[hidden]` if there are any.
     """
 
     routed: NormParts | None
@@ -34,7 +34,7 @@ class MixingParts(NamedTuple):
 
     @classmethod
     def of(cls, layer: Any) -> "MixingParts | None":
-        """None where there is one stream alone. Raises ValueError for other ways to mix them."""
+        """None if there is only one stream. Raises ValueError if streams are mixed in another way."""
         if (mixes := getattr(layer, "altup", None)) is None:
             return None
         config = mixes.config
@@ -47,7 +47,7 @@ class MixingParts(NamedTuple):
 
 
 def products(layer: Any) -> dict[str, Product]:
-    """Of a layer with streams."""
+    """The products of a layer with several streams."""
     mixes, beside = layer.altup, layer.laurel
     linears = mixes.modality_router, mixes.prediction_coefs, mixes.correction_coefs
     made = (*linears, beside.linear_left, beside.linear_right)
@@ -55,7 +55,7 @@ def products(layer: Any) -> dict[str, Product]:
 
 
 def around(decoder: Any) -> tuple[list[Product], list[Product]]:
-    """What all streams but the first begin as, and what they end as; none where there is but one."""
+    """The products that make the other streams from the first, and those that turn them back; none for one stream."""
     lists = (getattr(decoder, name, ()) for name in ("altup_projections", "altup_unembed_projections"))
     begins, ends = ([Product(linear, ALL) for linear in linears] for linears in lists)
     return begins, ends

@@ -1,4 +1,4 @@
-"""The parts that structural tags of xgrammar are built of. Knows nothing of what they describe."""
+"""Builds the parts of xgrammar's structural tags. Knows nothing of what they describe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Format = dict[str, Any]
-#: The parts that follow a schema, which is any value's where there is none.
+#: Types of parts that follow a JSON schema. Without one they allow any value.
 OF_SCHEMAS = ("json_schema", "qwen_xml_parameter")
 
 
@@ -31,7 +31,7 @@ def one_of(*elements: Format) -> Format:
 
 
 def current(tag: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's older structural tags (`structures` and `triggers`) as xgrammar's own; no schema is any value."""
+    """Converts SGLang's older structural tags (`structures`, `triggers`) to xgrammar's; no schema means any value."""
     if "structures" not in tag:
         return tag
     tags = [
@@ -48,7 +48,7 @@ def current(tag: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts(tag: Any) -> Iterator[Format]:
-    """The tag and all that it is built of; what its schemas say is no part of it."""
+    """The tag and all its parts, but not what is inside its JSON schemas."""
     if isinstance(tag, dict):
         yield tag
         tag = [value for name, value in tag.items() if name != "json_schema"]

@@ -1,6 +1,6 @@
-"""Arguments that stand in tags, where all is text: what each of them is, by its function's schema.
+"""Arguments that are written between tags, as text: converts each to the type that its function's schema says.
 
-A schema need not be valid here: what it does not tell of is text. Knows no templates.
+A schema need not be valid here: an argument that it does not describe stays text. Knows no templates.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from nbgen.engine.grammar_limits import resolve
 from nbgen.engine.json_types import listed, types_of_value, values_of
 from nbgen.engine.written_calls import read_value
 
-#: Whether white space beside an argument is none of it, as a grammar lets some stand there: it is a certain value.
+#: A key: whether an argument has a fixed value or form. Then white space, which grammars allow around it, is dropped.
 SINGLE = "single"
 OF_SINGLE = {"enum", "const", "pattern", "format"}
 
 
 def typed(function: dict[str, Any]) -> dict[str, Any]:
-    """The function with nothing but what `read` and transformers' parser read of it."""
+    """The function, reduced to what `read` and transformers' parser need of it."""
     parameters = function.get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     named = properties.items() if isinstance(properties, dict) else ()
@@ -29,7 +29,7 @@ def typed(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(properties: Mapping[str, Any], arguments: dict[str, Any]) -> None:
-    """Read, in their place, lists and objects as Python writes them, also where no type is told, and single values."""
+    """Convert arguments in place: lists and objects in Python's syntax, also if no type is told, and single values."""
     for key, text in arguments.items():
         told = properties.get(key)
         if not isinstance(text, str) or told is None:
@@ -54,7 +54,7 @@ def _types(node: dict[str, Any]) -> Iterator[Any]:
 
 
 def _reached(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
-    """The schema with its branches and what they refer to within `root`, each once."""
+    """The schema, its branches, and the schemas in `root` that these refer to, each once."""
     left, seen = [schema], set[int]()
     while left:
         node = left.pop(0)

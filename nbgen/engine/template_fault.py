@@ -1,4 +1,4 @@
-"""Why a chat does not go through a model's template: what is wrong with that, with the tools, or with the messages."""
+"""Explains why a model's template refuses a chat: a fault of the template, of the tools, or of the messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,20 +9,20 @@ from nbgen.engine.template_turns import ASK, Render
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
-#: What rendering may raise: a template computes, and may follow what is nested deeply.
+#: What rendering may raise: a template is a program, and may recurse deeply.
 ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-#: The one of several templates that chats go through.
+#: The name of the template for chats, if a model has several.
 DEFAULT = "default"
-#: Characters of a template's own words that are repeated.
+#: The most characters of a template's own error message that are passed on.
 MAX_WORDS = 300
 
 
 def refusal(
     error: Exception, template: object, messages: Sequence[ChatMessage], bad_tool: str, who: str = "chat template"
 ) -> InvalidRequest:
-    """What whoever sent the messages is told, and the `bad_tool` among them if there is one.
+    """The error for whoever sent the messages. It names the `bad_tool`, if there is one.
 
-    `template` is the tokenizer's or processor's, which `who` says.
+    `template` is that of the tokenizer or of the processor; `who` is its name for the message.
     """
     instead = "in the model's folder, or send the text to continue instead"
     if isinstance(template, dict) and DEFAULT not in template:
@@ -41,12 +41,12 @@ def refusal(
 
 
 def bad_tool(tools: list[dict[str, Any]] | None, render: Render) -> str:
-    """The first of the tools that a template cannot show beside a plain question; "" where it can."""
+    """A tool that the template cannot show with a plain question, in words; "" if it can show all."""
 
     def shows(some: list[dict[str, Any]]) -> bool:
         try:
             render([{"role": "user", "content": ASK}], some, True)
-        except Exception:  # what renders may be a processor, which raises anything
+        except Exception:  # a processor may render it, which may raise anything
             return False
         return True
 

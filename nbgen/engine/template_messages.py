@@ -1,4 +1,4 @@
-"""Messages as chat templates read them: transformers' conventions, and what single templates want besides."""
+"""Converts messages to what chat templates read: transformers' conventions, and what some templates want besides."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from nbgen.engine.answer_format import AnswerFormat
     from nbgen.engine.call_format import CallFormat
 
-#: The field of a turn that most templates read thoughts from.
+#: The key of a turn from which most templates read thoughts.
 THOUGHT = "reasoning_content"
 
 
 def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None) -> list[ChatMessage]:
-    """The messages, those of tools with the name of the function whose call they answer.
+    """The messages; results of tools get the name of the function whose call they answer.
 
-    A template of this format that takes one call a turn gets several as turns of their own, each with its results, and
-    one that takes ids of nine letters and digits, or of functions' names, such in the place of others.
+    If the template allows one call a turn, several calls become turns of their own, each followed by its result. If it
+    needs ids of nine letters and digits, or ids with functions' names, such ids replace others.
     """
     form = answers.calls if answers else None
     if form and form.ids:
@@ -41,7 +41,7 @@ def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None
 
 
 def _with_ids(messages: Sequence[ChatMessage], *, named: bool) -> Iterator[ChatMessage]:
-    """With short ids, or such as name the functions."""
+    """The messages with short ids of calls, or (`named`) with ids that contain the function's name."""
     ids: dict[str, str] = {}
     for message in messages:
         for call in message.tool_calls:
@@ -52,7 +52,7 @@ def _with_ids(messages: Sequence[ChatMessage], *, named: bool) -> Iterator[ChatM
 
 
 def _short(call_id: str) -> str:
-    """The same for the same id; none for none."""
+    """A short id, the same for the same `call_id`; "" for ""."""
     known = not call_id or re.fullmatch("[a-zA-Z0-9]{9}", call_id)
     return call_id if known else hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
@@ -80,7 +80,7 @@ def _of_single_calls(message: ChatMessage, results: list[ChatMessage]) -> list[C
 
 
 def _has_media(message: ChatMessage) -> bool:
-    """Media come apart from their messages, in order: so these must stay in it."""
+    """Whether it has media. They are sent apart from messages, in the same order: such messages must keep it."""
     return isinstance(message.content, list) and any(part.type != "text" for part in message.content)
 
 
@@ -89,20 +89,20 @@ def _is_result(message: ChatMessage) -> bool:
 
 
 def with_tools(turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The turns with the tools as a text in the system's."""
+    """The turns with the tools as JSON text in the system's turn."""
     written = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
     first = turns[0] if turns[0]["role"] == "system" else {"role": "system", "content": ""}
     return [{**first, "tools": written}, *turns[first is turns[0] :]]
 
 
 def template_message(message: ChatMessage, content: Any, answers: AnswerFormat | None = None) -> dict[str, Any]:
-    """A turn with this content, and with nothing else than it has, for a template of this format."""
+    """The message as a turn with this content, for a template of this format. Empty fields are left out."""
     form, thought = (answers.calls, answers.thought) if answers else (None, None)
     calls, thinks = message.tool_calls, message.reasoning
     if calls and form and form.in_content:
         content, calls = _with_text(content, _written(form, calls)), []
     if calls and thought and thought.opening and thinks and isinstance(content, str):
-        # Beside calls such a template takes one of both, and renders either as a thought.
+        # Beside calls, such a template reads either the thought or the content, and shows it as a thought.
         thinks, content = "\n\n".join(filter(None, (thinks, content))), ""
     more = {
         thought.name if thought else THOUGHT: thinks,
@@ -120,7 +120,7 @@ def _with_text(content: Any, text: str) -> Any:
 
 
 def _written(form: CallFormat, calls: list[ToolCall]) -> str:
-    """What the model itself writes to make these calls."""
+    """The text that the model itself would write to make these calls."""
     found = [(call.name, _parsed(call.arguments)) for call in calls]
     return form.written((name, arguments if isinstance(arguments, dict) else {}) for name, arguments in found)
 
@@ -131,7 +131,7 @@ def _call(call: ToolCall, as_text: bool) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> Any:
-    """The arguments as an object, which most templates write out themselves; text that is none stays text."""
+    """The arguments as an object, which most templates expect. Text that is no JSON object stays text."""
     try:
         found = json.loads(arguments or "{}")
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""A client's options for a chat template: the template's own variables, and nothing that transformers itself reads.
+"""A client's options for a chat template: they may set the template's own variables, but no argument of transformers.
 
-transformers takes both in one call, and a processor's call takes in what the template leaves: addresses and paths of
-media among it. Knows no tokenizer and no processor.
+transformers takes both in one call, and a processor also uses options that the template does not read, such as
+addresses and paths of media. Knows no tokenizer and no processor.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from nbgen.engine.template_fault import DEFAULT
 from nbgen.errors import InvalidRequest
 
-#: What transformers reads by itself.
+#: Names of arguments of transformers itself.
 RESERVED = frozenset(
     name
     for call in (
@@ -30,7 +30,7 @@ RESERVED = frozenset(
 )
 
 XML_TOOLS = "xml_tools"
-#: Of a base model, which continues texts; both in its clients' words and in a notebook's.
+#: The error for messages to a base model, which only continues texts; for HTTP clients and for notebooks.
 NO_TEMPLATE = (
     "this model has no chat template and takes no messages: send a text that it is to continue, by complete=True, "
     "%%nbgen --complete or nbgen.Stream in a notebook, by a prompt or text over HTTP"
@@ -38,9 +38,9 @@ NO_TEMPLATE = (
 
 
 class Generation(jinja2.ext.Extension):
-    """transformers' own tag, around what the model writes."""
+    """Parses transformers' own tag `generation`, which is put around what the model writes."""
 
-    tags = {"generation"}  # noqa: RUF012  # jinja2's
+    tags = {"generation"}  # noqa: RUF012  # an attribute that jinja2 reads
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
@@ -51,27 +51,27 @@ _environment = jinja2.Environment(extensions=[Generation, jinja2.ext.loopcontrol
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for one that is no template's."""
+    """Raise InvalidRequest for an option that is an argument of transformers."""
     if reserved := sorted(RESERVED.intersection(options)):
         words = f"{reserved[0]} is not an option that a template may be given"
         raise InvalidRequest(words, field="template_options")
 
 
 def read_by(template: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a processor's template reads; others say nothing, as always in Jinja. Raises InvalidRequest."""
+    """The options that a processor's template reads. Others are ignored, as Jinja does. Raises InvalidRequest."""
     check(options)
     chosen = template.get(DEFAULT, "") if isinstance(template, Mapping) else template
     return {name: value for name, value in options.items() if name in _variables(chosen)}
 
 
 def of_tools(template: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tools under the name that SmolLM3's template has for them."""
+    """The tools under `XML_TOOLS`, if the template reads that variable, as SmolLM3's does."""
     found = template.values() if isinstance(template, Mapping) else [template]
     return {XML_TOOLS: tools} if tools and any(XML_TOOLS in _variables(each) for each in found) else {}
 
 
 def in_system(template: Any) -> bool:
-    """Whether a template reads tools from a turn, as Phi-4-mini's does from the system's."""
+    """Whether a template reads tools from a turn, as Phi-4-mini's does from the system's turn."""
     return isinstance(template, str) and "['tools']" in template and "tools" not in _variables(template)
 
 
@@ -79,5 +79,5 @@ def in_system(template: Any) -> bool:
 def _variables(template: str) -> frozenset[str]:
     try:
         return frozenset(jinja2.meta.find_undeclared_variables(_environment.parse(template)))
-    except jinja2.TemplateError:  # which says so where it is rendered
+    except jinja2.TemplateError:  # reported when it is rendered
         return frozenset()

@@ -1,4 +1,4 @@
-"""Turns of a chat as its template renders them, with marks in them that tell where things stand. Knows no tokens."""
+"""Renders chat turns with known marker texts, to learn what a template writes around them. Knows no tokens."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any
 Render = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], str]
 Turn = dict[str, Any]
 
-#: White space before what is searched. A long run of it is gone through once, not from each of its characters on.
+#: A pattern for white space before what is searched. It scans a long run once, not again from each of its characters.
 SPACES = r"(?:(?<!\s)\s*+)?"
 ASK, ANSWER = "nbgen asks", "nbgen answers"
 
 
 class TemplateTurns:
-    """What a chat template writes after a question, where these tools are there to be called."""
+    """What a chat template writes around a question and after it, when these tools can be called."""
 
     def __init__(
         self, render: Render, tools: list[dict[str, Any]] | None = None, ends: Sequence[str] = (), thought_end: str = ""
     ) -> None:
-        """`ends` are the texts of the model's end tokens, `thought_end` what comes after a thought."""
+        """`ends` are the texts of the model's end tokens; `thought_end` is the text that closes a thought."""
         self._render = render
         self._tools = tools or []
         self._ends = ends
         self.thought_end = thought_end
 
     def text(self, *turns: Turn, opens: bool = False) -> str:
-        """The turns as text; "" where the template refuses them."""
+        """The text of the turns after the question; "" if the template refuses them."""
         return self._around_question(turns, opens)[1]
 
     @cached_property
     def shown(self) -> str:
-        """What stands before the question: how the model is shown its tools."""
+        """The text before the question, where the template describes the tools to the model."""
         return self._around_question((), opens=False)[0]
 
     def answer(self, turn: Turn) -> str:
-        """What the model itself writes of a turn: without how turns begin and end, and without thoughts."""
+        """The part of a turn that the model itself writes, without the turn's header and end, and without thoughts."""
         text = self.text(turn)
         text = text[len(_whole_tags(shared_start(text, self.header))) :]
         text = text[: len(text) - len(from_tag(shared_end(text, self._plain[1])))]
@@ -48,17 +48,17 @@ class TemplateTurns:
 
     @cached_property
     def header(self) -> str:
-        """How the model's turn begins."""
+        """The text that begins the model's turn."""
         return _whole_tags(shared_start(self.text(opens=True), self._plain[0]))
 
     @property
     def start(self) -> str:
-        """What stands between how the model's turn begins and its text."""
+        """The text between the header of the model's turn and its content."""
         return self._plain[0].removeprefix(self.header)
 
     @property
     def end(self) -> str:
-        """How the model's turn ends."""
+        """The text that ends the model's turn."""
         return self._plain[1]
 
     def _around_question(self, turns: Sequence[Turn], opens: bool) -> tuple[str, str]:
@@ -71,7 +71,7 @@ class TemplateTurns:
 
     @cached_property
     def _plain(self) -> tuple[str, str]:
-        """What stands before and after the text of a turn."""
+        """The text before and after the content of the model's turn."""
         before, _, after = self.text({"role": "assistant", "content": ANSWER}).partition(ANSWER)
         return before, after
 
@@ -99,6 +99,6 @@ def to_tag(text: str) -> str:
 
 
 def _whole_tags(text: str) -> str:
-    """The text without a tag that only begins at its end."""
+    """The text without an incomplete tag at its end."""
     cut = max(text.rfind("<"), text.rfind("["))
     return text[:cut] if cut > max(text.rfind(">"), text.rfind("]")) else text

@@ -1,7 +1,7 @@
-"""Any torch module as a model: loads modules by message, hands requests to their batches, sends what comes of them.
+"""Any torch module as a model: loads modules by message, hands requests to their batchers, sends the outputs.
 
-One thread receives, each module has one that computes, and each load one of its own: a module that takes long to load,
-or for ever, holds up no other. Knows no wire; `module_loader` knows files, `batcher` time, `tensor_module` torch.
+One thread receives, each module has one that computes, and each load has one of its own: so a module that takes long to
+load, or for ever, holds up no other. Knows no wire; `module_loader` knows files, `batcher` time, `tensor_module` torch.
 """
 
 import logging
@@ -36,9 +36,9 @@ class TensorModels:
         self._device = device.named(config.device)
         self._queue_seconds, self._run_seconds = config.queue_seconds, config.run_seconds
         self._batchers: dict[str, Batcher] = {}
-        #: By name, those that others have replaced and that still have requests to answer.
+        #: By name, batchers that were replaced and still have requests to answer.
         self._retired: dict[str, list[Batcher]] = defaultdict(list)
-        #: The ids of loads that are under way and that somebody wants.
+        #: The ids of loads that are under way and were not aborted.
         self._wanted: set[str] = set()
         self._pieces = Pieces()
         torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
@@ -68,14 +68,14 @@ class TensorModels:
             self._put(name, message.rid, module)
         except ModelError as refused:
             error = refused.message
-        except BaseException as raised:  # a module of the owner's may raise anything, and call sys.exit()
+        except BaseException as raised:  # a user's module may raise anything, and call sys.exit()
             log.exception("the module of %s cannot be loaded", name)
             error = f"{name} cannot be loaded ({type(raised).__name__}); the server's log says why"
         self._wanted.discard(message.rid)
         self._channel.send(ModuleState(rid=message.rid, device=str(self._device), error=error))
 
     def _put(self, name: str, rid: str, module: TensorModule) -> None:
-        """Serve the module from now on, in the place of what has its name, unless nobody waits for it any more."""
+        """Serve the module from now on, in place of any of that name, unless its load was aborted."""
         if rid not in self._wanted:
             log.warning("%s is loaded, too late for who asked for it", name)
             return
@@ -83,7 +83,7 @@ class TensorModels:
         self._batchers[name] = Batcher(
             module, self._send, _end, queue_seconds=self._queue_seconds, run_seconds=self._run_seconds
         )
-        if before is not None:  # who waits has asked that one
+        if before is not None:  # waiting requests were sent to that one
             before.retire()
             self._retired[name] = [each for each in (*self._retired[name], before) if not each.over]
 
@@ -106,12 +106,12 @@ class TensorModels:
             batcher.drop(rid)
 
     def _completed(self, request: InferRequest) -> InferRequest:
-        """The request with the bytes that came before it."""
+        """The request with its large tensors, whose bytes came before it in pieces."""
         inputs = self._pieces.complete_tensors(request.rid, request.inputs)
         return msgspec.structs.replace(request, inputs=inputs)
 
     def _send(self, output: InferOutput) -> None:
-        """What is large goes ahead of the output, in pieces."""
+        """Send an output; its large tensors go ahead in pieces."""
         small = []
         for tensor in output.outputs:
             pieces, end = cut_tensor(output.rid, tensor)
@@ -122,6 +122,6 @@ class TensorModels:
 
 
 def _end() -> None:
-    """End the process, whose device computes nothing any more: the server starts another one for the next request."""
+    """End the process, whose device no longer computes. The server starts another one for the next request."""
     log.error("The GPU computes nothing any more in this process: its modules are loaded anew")
     os._exit(1)

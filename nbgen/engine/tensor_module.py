@@ -1,9 +1,9 @@
 """One torch module behind a declared interface: bytes to tensors, one forward, tensors to bytes.
 
-Inputs go to `forward` by name where its parameters have those names, else in the declared order, with the
-parameter's default or None in the place of one that was not given; outputs may be a tensor, a tuple in the declared
-order or a dict by name, which may leave some out, and are cast to their declared datatypes. BYTES are numpy arrays of
-objects both ways.
+Inputs go to `forward` by name if its parameters have those names, else in the declared order, with the parameter's
+default or None for an input that was not given. Outputs may be a tensor, a tuple in the declared order, or a dict by
+name, which may leave some out; they are cast to their declared datatypes. BYTES inputs and outputs are numpy arrays of
+objects.
 """
 
 import inspect
@@ -37,9 +37,9 @@ DTYPES = {
     "FP64": torch.float64,
     "BF16": torch.bfloat16,
 }
-#: Parameters that have a place.
+#: Kinds of parameters that can be given by position.
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-#: BYTES are numpy's, all else is torch's.
+#: A numpy array for BYTES, a tensor for all other datatypes.
 Array = torch.Tensor | np.ndarray
 
 
@@ -54,12 +54,12 @@ class TensorModule:
         self._by_name = all(declared.name in parameters for declared in spec.inputs)
         places = [each for each in parameters.values() if each.kind in POSITIONAL][: len(spec.inputs)]
         self._defaults = [None if each.default is each.empty else each.default for each in places]
-        #: Places that must be filled, whatever is given.
+        #: How many positional parameters have no default and so must be filled.
         self._needed = sum(each.default is each.empty for each in places)
 
     @torch.inference_mode()
     def compute(self, requests: list[InferRequest]) -> Computed:
-        """One forward for all; requests of a batch have inputs of the same names, datatypes and inner shapes."""
+        """One forward for a batch. Its requests must have inputs of the same names, datatypes and inner shapes."""
         started = time.monotonic_ns()
         inputs = self._inputs(requests)
         loaded = time.monotonic_ns()
@@ -75,16 +75,16 @@ class TensorModule:
         return Computed(parts, loaded - started, computed - loaded, time.monotonic_ns() - computed)
 
     def usable(self) -> bool:
-        """Whether its device goes on computing."""
+        """Whether its device still computes."""
         return device.works(self._device)
 
     def release(self) -> None:
-        """Give back the memory of the module, which computes nothing any more."""
+        """Give back the module's memory. It cannot compute afterwards."""
         del self._module
         memory.give_back(self._device)
 
     def _inputs(self, requests: list[InferRequest]) -> dict[str, Array]:
-        """The inputs in the declared order, of all requests behind each other."""
+        """The inputs in the declared order, each joined over all requests."""
         stacked = {}
         for declared in self.spec.inputs:
             tensors = [tensor for request in requests for tensor in request.inputs if tensor.name == declared.name]
@@ -96,14 +96,14 @@ class TensorModule:
         }
 
     def _in_order(self, inputs: dict[str, Array]) -> list[Any]:
-        """One for each that is declared, up to the last that was given or has no default."""
+        """One argument for each declared input, up to the last that was given or has no default."""
         given = [place for place, declared in enumerate(self.spec.inputs, 1) if declared.name in inputs]
         some = max([*given, self._needed])
         places = zip_longest(self.spec.inputs[:some], self._defaults[:some])
         return [inputs.get(declared.name, default) for declared, default in places]
 
     def _reshaped(self, tensor: Array, declared: TensorSpec) -> Array:
-        """As the module sees it."""
+        """The input in the shape that the module expects."""
         if declared.reshape is None:
             return tensor
         batch = tensor.shape[:1] if self.spec.max_batch_size else ()

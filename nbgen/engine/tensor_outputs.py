@@ -1,6 +1,6 @@
-"""A model's own numbers for those who ask: rows of scores and hidden states, cut into pieces that travel well.
+"""A model's scores, hidden states and experts for requests that ask for them (`TensorOptions`), cut into pieces.
 
-Follows `TensorOptions`. Holds no tensor longer than a step; knows neither wires nor text.
+Holds no tensor longer than a step; knows neither wires nor text.
 """
 
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from nbgen.pieces import PIECE_BYTES
 
 
 class Row(NamedTuple):
-    """What a token is chosen from, before any option changes it: scores `[vocab]`, and the hidden state if asked."""
+    """The `scores` `[vocab]` that a token is chosen from, before options change them, and the hidden state if asked."""
 
     scores: torch.Tensor
     hidden: torch.Tensor | None
 
 
 def raw_rows(output: RunOutput) -> list[Row | None]:
-    """Copies of the rows that are asked for, taken before sampling writes into them, on their way to the host.
+    """Copies of the rows that are asked for, taken before sampling writes into them.
 
-    They are there before any tensor that is sent later.
+    They are still on their way to the host, but arrive before any tensor that is copied later.
     """
     hidden = {sequence: _sent(state) for sequence, state in output.hidden.items() if sequence.tensors}
     return [
@@ -42,7 +42,7 @@ class TensorOutputs:
     """Turns rows into outputs of their requests."""
 
     def prompt(self, prompt: PromptScores) -> list[GenerateOutput]:
-        """Of prompt tokens that do not sample."""
+        """Outputs for prompt tokens from which nothing is sampled."""
         sequence, options = prompt.sequence, prompt.sequence.tensors
         if options is None or not options.of_prompt:
             return []
@@ -51,13 +51,13 @@ class TensorOutputs:
         return self._of_prompt(sequence, prompt.scores[new:], None if prompt.hidden is None else prompt.hidden[new:])
 
     def routed(self, sequence: Sequence, position: int, experts: torch.Tensor) -> Iterator[GenerateOutput]:
-        """The experts `[tokens, layers, experts per token]` of the tokens from `position` on."""
+        """Outputs with the experts `[tokens, layers, experts per token]` of the tokens from `position` on."""
         new = max(0, sequence.num_routed - position)
         sequence.num_routed = max(sequence.num_routed, position + len(experts))
         return _pieces(sequence, "routed_experts", experts[new:].flatten(1))
 
     def sampled(self, sequence: Sequence, row: Row | None, token: int) -> list[GenerateOutput]:
-        """Of the row that `token` was chosen from; the prompt's last row where it is the first."""
+        """Outputs for the row that `token` was chosen from. For the first token, that is the prompt's last row."""
         options = sequence.tensors
         if row is None or options is None:
             return []
@@ -90,7 +90,7 @@ class TensorOutputs:
 
 
 def _pooled(sequence: Sequence, last: torch.Tensor | None) -> list[GenerateOutput]:
-    """The states of the whole prompt as one, once the `last` is there."""
+    """The output that pools the states of the whole prompt into one, if asked for; `last` is the last one."""
     options = sequence.tensors
     if options is None or not options.pooled or last is None:
         return []
@@ -100,7 +100,7 @@ def _pooled(sequence: Sequence, last: torch.Tensor | None) -> list[GenerateOutpu
 
 
 def _pieces(sequence: Sequence, name: str, rows: torch.Tensor) -> Iterator[GenerateOutput]:
-    """The float32 or int32 bytes of `rows` `[rows, width]`, whole rows to a piece."""
+    """Outputs with the float32 or int32 bytes of `rows` `[rows, width]`, in pieces of whole rows."""
     if not len(rows):
         return
     step = max(1, PIECE_BYTES // (4 * rows.shape[-1]))

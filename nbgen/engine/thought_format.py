@@ -1,4 +1,4 @@
-"""How a model writes what it thinks before it answers: read off what its chat template writes. Knows no tokens."""
+"""How a model writes its thoughts before an answer, learned from what its chat template writes. Knows no tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nbgen.engine.template_turns import ANSWER, SPACES, TemplateTurns
 THOUGHT = "nbgen thinks"
 #: The names that templates and response templates have for thoughts.
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-#: The field of what stands before an answer's text and is none of it, as `<|channel|>final<|message|>`.
+#: The field for tags before an answer's text that do not belong to it, such as `<|channel|>final<|message|>`.
 LEAD = "lead"
-#: What thoughts stand between, where a template leaves them out of turns that are over.
+#: Known pairs of tags around thoughts, for templates that leave thoughts out of past turns.
 PAIRS = (
     *(("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>")),
     *(("<|channel>thought", "<channel|>"), ("<|inner_prefix|>", "<|inner_suffix|>")),
@@ -21,20 +21,20 @@ _TAG = r"(?:<[^<>]+>|\[[^\[\]]+\])"
 
 
 class ThoughtFormat(NamedTuple):
-    """What stands before and after a thought, and a pattern of what else does before text; "" for nothing."""
+    """The tags around a thought, and a pattern for other tags before the answer's text (`lead`); "" for none."""
 
     before: str
     after: str
     lead: str = ""
-    #: What has to be written before text, and between a thought and whatever follows it.
+    #: What must be written before the answer's text, and between a thought and whatever follows it.
     opening: str = ""
     following: str = ""
-    #: The field of a turn that the template reads thoughts from.
+    #: The key of a turn from which the template reads thoughts.
     name: str = THOUGHTS[0]
 
     @classmethod
     def of(cls, turns: TemplateTurns, source: str) -> ThoughtFormat | None:
-        """The format of a template whose text is `source`; None where it knows no thoughts."""
+        """The format of a template with the text `source`; None if it knows no thoughts."""
         text = turns.text({"role": "assistant", "content": ANSWER, **dict.fromkeys(THOUGHTS, THOUGHT)})
         before, found, after = text.partition(THOUGHT)
         if found and ANSWER in after:
@@ -46,20 +46,20 @@ class ThoughtFormat(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of a response template."""
+        """The fields for a response template of transformers."""
         thought = {THOUGHTS[0]: {"open": self.before, "close": self.after, "content": "text"}}
         lead = {LEAD: {"open_pattern": self.lead, "close_pattern": r"(?=.)", "content": "text"}}
         return thought | (lead if self.lead else {})
 
     @property
     def anchor(self) -> str:
-        """A pattern of where an answer begins: at the prompt's end, or before the tag that opens a thought there."""
+        """A pattern for where an answer begins: at the prompt's end, or before a tag that opens a thought there."""
         tag = re.escape(self.before)
         return rf"(?={tag}\s*\Z)|(?<!{tag}\s*)\Z"
 
 
 def _opening_tag(turns: TemplateTurns, before: str, end: str) -> str:
-    """What opens a thought: the tag that `end` closes, or whatever the model's turn has before it."""
+    """The tag that opens a thought: the one that `end` closes, or else whatever the model's turn has before it."""
     if before.endswith(twin := end.replace("/", "", 1)):
         return twin
     last = re.search(rf"{_TAG}\s*\Z", before)
@@ -67,7 +67,7 @@ def _opening_tag(turns: TemplateTurns, before: str, end: str) -> str:
 
 
 def _around_text(turns: TemplateTurns, pair: tuple[str, str]) -> str:
-    """A pattern of the tags that text stands between in the model's turns."""
+    """A pattern for the tags around the text of the model's turns; "" if there are none."""
     tag = turns.start.strip()
     tagged = re.fullmatch(_TAG, tag) and tag not in pair
     return rf"{SPACES}(?:{re.escape(tag)}|{re.escape(_closing(tag))})\s*" if tagged else ""
@@ -78,7 +78,7 @@ def _closing(tag: str) -> str:
 
 
 def _first_and_lead(turns: TemplateTurns, end: str) -> tuple[str, str]:
-    """The tag that ends a thought, and the pattern of what follows it, of which the prompt may have the beginning."""
+    """The tag that ends a thought, and a pattern for what follows it; the prompt may end with the beginning of that."""
     first = re.match(_TAG, end)
     if first is None or not (rest := end[first.end() :].strip()):
         return end, ""

@@ -1,4 +1,4 @@
-"""How often each token of a growing output came. Knows neither sequences nor tensors."""
+"""Counts how often each token occurs in a growing output. Knows neither sequences nor tensors."""
 
 from array import array
 from bisect import bisect_left
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class TokenCounts:
-    """Counts that are wanted at every step, so that a token more costs little however many there are."""
+    """Counts that are read at every step. Adding a token costs little, however many there are."""
 
     def __init__(self) -> None:
         #: How many tokens have been counted.
@@ -25,11 +25,11 @@ class TokenCounts:
             self.total += 1
 
     def copy(self) -> "TokenCounts":
-        """The same so far, to be counted on by itself."""
+        """A copy that can be counted on independently."""
         copied = TokenCounts()
         copied.total, copied._ids, copied._counts = self.total, self._ids[:], self._counts[:]
         return copied
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The different tokens in their order, and how often each came."""
+        """The distinct tokens in ascending order, and how often each occurs."""
         return np.array(self._ids), np.array(self._counts)

@@ -1,4 +1,4 @@
-"""Ids of texts and texts of ids, for who asks for these alone; and which ids a model has."""
+"""Answers requests that only tokenize or detokenize; and checks that a model has the ids of a request."""
 
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
@@ -6,7 +6,7 @@ from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 
 
 def translated(request: TokenizeRequest | DetokenizeRequest, tokenizer: Tokenizer, vocab: int) -> TokenizerAnswer:
-    """Ids of texts that are no chat, or texts of ids. Raises InvalidRequest."""
+    """The ids of plain texts, or the texts of ids. Raises InvalidRequest."""
     if isinstance(request, DetokenizeRequest):
         for ids in request.token_ids:
             check_ids(ids, "tokens", vocab)
@@ -17,7 +17,7 @@ def translated(request: TokenizeRequest | DetokenizeRequest, tokenizer: Tokenize
 
 
 def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int, *, tokenized: bool = False) -> None:
-    """Raise InvalidRequest for an id that is none of the vocabulary's; where it was `tokenized`, nobody wrote it."""
+    """Raise InvalidRequest for an id outside the vocabulary. `tokenized`: a tokenizer made the ids, not the client."""
     for token in ids:
         if not 0 <= token < vocab:
             what = "the text, as the model's tokenizer reads it," if tokenized else field

@@ -1,4 +1,4 @@
-"""Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
+"""Converts between text and token ids: encoding, chat template, decoding, end tokens. Knows nothing of sequences."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -15,12 +15,12 @@ from nbgen.engine.template_turns import TemplateTurns
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
-#: Bytes of text per token of context that are worth tokenizing; more can never fit.
+#: The most bytes of text per token of context that are worth tokenizing; more can never fit.
 MAX_BYTES_PER_TOKEN = 16
-#: Characters of a chat's thoughts and arguments: those of earlier turns may be more than a context holds, since a
-#: template may leave them out.
+#: The most characters of a chat's thoughts and arguments. Those of earlier turns may be more than a context holds,
+#: since a template may leave them out.
 MAX_BESIDE_TEXT = 4 * 2**20
-#: What a reranker that writes says of a document.
+#: What a generative reranker says of a document.
 VERDICTS = ("yes", "no")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -31,8 +31,8 @@ class Tokenizer:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, eos_ids: Set[int], context_length: int, verdicts: Sequence[int] = ()
     ) -> None:
-        """`verdicts` are the tokens for yes and for no, where files name those of a reranker."""
-        self._tokenizer: Any = tokenizer  # whose methods return a text, a list or a dictionary, by how they are asked
+        """`verdicts` are a reranker's tokens for yes and for no, if its files name them."""
+        self._tokenizer: Any = tokenizer  # its methods return a text, a list or a dictionary, depending on arguments
         self._context, self._verdicts = context_length, list(verdicts)
         self._limit = context_length * MAX_BYTES_PER_TOKEN
         self._byte_ids = {i for token, i in tokenizer.get_vocab().items() if _is_byte(token)}
@@ -41,7 +41,7 @@ class Tokenizer:
 
     @property
     def pretrained(self) -> PreTrainedTokenizerBase:
-        """transformers' own, for libraries that read vocabularies."""
+        """transformers' own tokenizer, for libraries that read vocabularies."""
         return self._tokenizer
 
     @property
@@ -50,7 +50,7 @@ class Tokenizer:
 
     @property
     def verdicts(self) -> list[int]:
-        """The tokens for yes and for no of a reranker: as files name them, or words that its chat template names."""
+        """A reranker's tokens for yes and for no: those that its files name, or words that its chat template names."""
         template = self._tokenizer.chat_template
         if template and self._verdicts:
             return self._verdicts
@@ -61,7 +61,7 @@ class Tokenizer:
 
     @property
     def about(self) -> dict[str, str | None]:
-        """What clients that make tokens and chats themselves ask for: its class, its template and special tokens."""
+        """Facts for clients that tokenize and render chats themselves: its class, chat template and special tokens."""
         found = {name: getattr(self._tokenizer, name, None) for name in ("chat_template", *SPECIAL_TOKENS)}
         told = {name: value if isinstance(value, str) else None for name, value in found.items()}
         return {"tokenizer_class": type(self._tokenizer).__name__, **told}
@@ -71,12 +71,12 @@ class Tokenizer:
     ) -> list[int]:
         """Ids of plain text, with the special tokens that the tokenizer puts around it unless told otherwise.
 
-        More than any context holds is refused, as that of `field`, or where it is to be `cut` left away.
+        Text that is longer than any context is refused, naming `field`, or cut off if `cut`.
         """
         if cut:
             text = text.encode("utf-8", "replace")[: self._limit].decode("utf-8", "ignore")
         self._check_length(text, field)
-        # Half a surrogate pair, which the arguments of a call may hold, as JSON writes it.
+        # The arguments of a call may hold half a surrogate pair: write it as JSON does.
         whole = text.encode("utf-8", "backslashreplace").decode()
         return self._ids(whole, add_special_tokens)
 
@@ -89,9 +89,9 @@ class Tokenizer:
         tools: list[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids of a chat through the model's template, whose own variables are `options`.
+        """Ids of a chat, rendered by the model's template. `options` are values of the template's own variables.
 
-        Raises InvalidRequest where there is no template or it refuses.
+        Raises InvalidRequest if there is no template or it refuses the chat.
         """
         if not self.has_chat_template:
             raise InvalidRequest(template_options.NO_TEMPLATE, field="messages")
@@ -112,9 +112,9 @@ class Tokenizer:
         return self.encode(text, add_special_tokens=False, field="messages")
 
     def encode_pair(self, messages: list[ChatMessage]) -> tuple[list[int], list[int]]:
-        """Ids of a query and a document, and which of them each is of, where the tokenizer tells.
+        """Ids of a query and a document, and for each id which of the two it is from, if the tokenizer tells.
 
-        A reranker's chat template writes them, and what it is to look for; else they are put together as they are.
+        A generative reranker's chat template renders them, with the instruction; else they are joined as they are.
         """
         self.check_chat(messages)
         if self.verdicts:
@@ -131,7 +131,7 @@ class Tokenizer:
 
     @property
     def ends(self) -> list[str]:
-        """The texts of the end tokens, of those that it knows."""
+        """The texts of the end tokens that the tokenizer knows."""
         return [text for i in self.eos_ids if (text := self.token_text(i))]
 
     @cached_property
@@ -140,7 +140,7 @@ class Tokenizer:
         return TemplateTurns(self._render).end if self.has_chat_template else ""
 
     def special_at(self, text: str) -> frozenset[int]:
-        """The special token that a text begins with, if any."""
+        """The special tokens that the text begins with, if any."""
         added = self._tokenizer.added_tokens_decoder.items()
         return frozenset(i for i, token in added if token.special and text.startswith(str(token)))
 
@@ -156,7 +156,7 @@ class Tokenizer:
         )
 
     def _ids(self, text: str, special: bool) -> list[int]:
-        if _encodes_plainly(self._tokenizer):  # without offsets: in half the time, and nobody waits while they go
+        if _encodes_plainly(self._tokenizer):  # without offsets: half the time, and no wait to free them
             return self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
         return self._tokenizer.encode(text, add_special_tokens=special)
 
@@ -182,21 +182,21 @@ class Tokenizer:
 
     @cached_property
     def skipped(self) -> dict[int, str]:
-        """Special tokens that a decoder passes over where it is to skip those, and their texts."""
+        """The special tokens that a decoder leaves out with `skip_special_tokens`, with their texts."""
         decode = self.decoder(skip_special_tokens=True, spaces_between=True)
         added = {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
         tokens = added.union(self._tokenizer.all_special_ids)
         return {token: self.token_text(token) for token in tokens if not decode([token])}
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token alone, special ones included; none where the tokenizer does not know it."""
+        """The text of one token alone, also of a special one; "" if the tokenizer does not know it."""
         try:
             return self.text([token_id])
         except Exception:  # some models have more tokens than their tokenizer, whose code may raise anything for them
             return ""
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """The token's own bytes, which may be part of a character; None where the vocabulary does not tell them."""
+        """The token's own bytes, which may be part of a character; None if the vocabulary does not tell them."""
         piece: Any = self._tokenizer.convert_ids_to_tokens(token_id)
         if self.is_byte(token_id):
             return bytes.fromhex(piece[3:5])
@@ -215,7 +215,7 @@ class Tokenizer:
         return token_id in self._byte_ids
 
     def check_chat(self, messages: list[ChatMessage]) -> None:
-        """Raise InvalidRequest for too much, before a template works on it."""
+        """Raise InvalidRequest for a chat that is too long, before a template renders it."""
         self._check_length("".join(m.text for m in messages), "messages")
         beside = sum(len(m.reasoning) + sum(len(call.arguments) for call in m.tool_calls) for m in messages)
         if beside > MAX_BESIDE_TEXT:
@@ -228,7 +228,7 @@ class Tokenizer:
 
 
 def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether transformers leaves decoding to the tokenizers library, so that its layers may be passed by."""
+    """Whether transformers leaves decoding to the tokenizers library, so that this can be called directly."""
     kind = type(tokenizer)
     return isinstance(tokenizer, PreTrainedTokenizerFast) and (kind.decode, kind._decode) == (
         PreTrainedTokenizerFast.decode,
@@ -237,7 +237,7 @@ def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _encodes_plainly(tokenizer: Any) -> bool:
-    """The same of encoding, which cuts and pads where the library was told to: transformers takes that back."""
+    """The same of encoding. Not if the library is set to truncate or pad, which transformers would undo."""
     kind = type(tokenizer)
     plain = PreTrainedTokenizerFast
     if not isinstance(tokenizer, plain) or (kind.encode, kind._encode_plus) != (plain.encode, plain._encode_plus):
@@ -252,7 +252,7 @@ def _is_byte(token: str) -> bool:
 
 
 def _byte_letters() -> dict[str, int]:
-    """How byte-level vocabularies write the bytes: as themselves where they are letters, else from U+0100 on."""
+    """The letters of byte-level vocabularies and their bytes: printable ones are themselves, others from U+0100 on."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(0x100)).difference(shown))
     return {chr(byte): byte for byte in shown} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

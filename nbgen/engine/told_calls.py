@@ -1,6 +1,6 @@
-"""Calls of models whose templates show the tools and leave calls out of turns: known by what shows the tools.
+"""Recognizes how a model writes tool calls when its template describes the tools but writes no calls in turns.
 
-Its words say how a call stands between tags, or the model has tokens for calls. Knows no tokens but by their texts.
+The template's description shows a call between tags, or the model has tokens for calls. Knows only tokens' texts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from nbgen.engine.call_format import ARGUMENTS, CALLS, NAMES, CallFormat, leaves_calls_out
 from nbgen.engine.template_turns import TemplateTurns
 
-#: Tokens that a JSON list of calls stands between: Phi-4-mini has both, Granite 3 the first, of which its words tell.
+#: Tokens around a JSON list of calls. Phi-4-mini has both; Granite 3 has the first, which its template describes.
 MARKS = ("<|tool_call|>", "<|/tool_call|>")
 _TOLD = re.compile(
     r'(?P<begin><[^<>\s/]+>\s*)\{"name":\s*[^{}]{1,80},\s*"(?P<key>arguments|parameters)":\s*[^{}]{1,80}\}'
@@ -21,7 +21,7 @@ _TOLD = re.compile(
 
 
 def told_calls(turns: TemplateTurns, tokens: Collection[str]) -> CallFormat | None:
-    """The format of a model that has these tokens; None where nothing tells."""
+    """The call format of a model with these `tokens`; None if nothing shows it."""
     if not leaves_calls_out(turns):
         return None
     if (told := _TOLD.search(turns.shown)) is not None:
@@ -34,7 +34,7 @@ def told_calls(turns: TemplateTurns, tokens: Collection[str]) -> CallFormat | No
         found = CallFormat.written_so(one, two)
     else:
         return None
-    if found and CALLS in found.fields:  # Granite 3.1 writes the token's words
+    if found and CALLS in found.fields:  # Granite 3.1 writes the tag as text
         field, mark = found.fields[CALLS], re.escape(MARKS[0])
         field["open_pattern"] = field["open_pattern"].replace(mark, f"(?:{mark}|<tool_call>)")
     return found and found._replace(in_content=True)

@@ -1,7 +1,7 @@
-"""Weights that torchao quantized before, on a CPU: 8 and 4 bits become layers of our own, others are written out.
+"""Checkpoints that torchao quantized, on a CPU: 8 and 4 bits become layers of our own, other weights are unpacked.
 
-torchao's tensors are for GPUs: on a CPU they write a weight out at every call, or have no product at all. What a
-checkpoint says of rounding inputs is for such products, too, and is left out: it loses precision and gains no time.
+torchao's tensors are for GPUs: on a CPU they unpack a weight at every call, or cannot be multiplied at all. If a
+checkpoint also asks to round inputs, that is ignored: without GPU kernels it loses precision and saves no time.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from nbgen.errors import ModelError
 
 
 def replace(model: nn.Module, dtype: torch.dtype, name: str) -> None:
-    """Leave no tensor of torchao in `model`, which computes in `dtype`. Raises ModelError for those of GPUs alone."""
+    """Replace all of torchao's tensors in `model`, which computes in `dtype`. Raises ModelError for GPU-only ones."""
     for parent in list(model.modules()):
         for place, child in list(parent.named_children()):
             if (layer := _layer(child, dtype)) is not None:
@@ -33,7 +33,7 @@ def is_torchao(weight: object) -> bool:
 
 
 def _layer(module: nn.Module, dtype: torch.dtype) -> nn.Module | None:
-    """None for what is no linear layer of torchao's, or has a weight in neither of our formats."""
+    """Our layer for a linear layer of torchao; None for other modules, and if none of our layers suits its weight."""
     if type(module) is not nn.Linear or not is_torchao(getattr(module, "weight", None)):
         return None
     rounded = _rounded(module.weight)
@@ -41,7 +41,7 @@ def _layer(module: nn.Module, dtype: torch.dtype) -> nn.Module | None:
 
 
 def _rounded(weight: Any) -> RoundedWeight | None:
-    """None for a weight of another kind, or one whose inputs are scaled first."""
+    """The weight's values and scales; None for a weight of another kind, or one whose inputs are scaled first."""
     if weight.dim() != 2 or getattr(weight, "act_pre_scale", None) is not None:
         return None
     if type(weight).__name__ == "Int4Tensor":
@@ -57,7 +57,7 @@ def _rounded(weight: Any) -> RoundedWeight | None:
 
 
 def _int4(weight: Any) -> RoundedWeight:
-    """Two values lie in a byte, the first in its low half; groups lie before outputs."""
+    """Each byte holds two values, the first in its low half; scales and zeros are `[groups, outputs]`."""
     low, high = (weight.qdata << 4) >> 4, weight.qdata >> 4
     scale, middle = (each.float().transpose(-1, -2) for each in (weight.scale, weight.zero_point))
     return RoundedWeight(torch.stack((low, high), -1).flatten(-2), scale, middle)

@@ -1,7 +1,7 @@
-"""What a model's towers made of images and sounds, kept for the next prompt with the same: a chat's every turn is one.
+"""Caches the outputs of a model's towers for images, sounds and videos: each turn of a chat sends the same ones again.
 
-A model's methods `get_image_features`, `get_audio_features` and `get_video_features` are all that is known of towers.
-The least recently used results go as soon as all of them are larger than `MOST_BYTES`. Knows no prompts.
+Of towers it knows only the model's methods `get_image_features`, `get_audio_features` and `get_video_features`. When
+all outputs exceed `MOST_BYTES` together, the least recently used ones are dropped. Knows no prompts.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ MOST_BYTES = 256 * 2**20
 
 
 class TowerCache:
-    """The results for one model."""
+    """Cached results for one model."""
 
     def __init__(self, model: "PreTrainedModel") -> None:
         self._model = model
@@ -36,7 +36,7 @@ class TowerCache:
 
     @contextmanager
     def used(self, namespace: Namespace) -> Iterator[None]:
-        """Around a forward: its towers run only where nothing is kept. Only one `namespace` shares results."""
+        """Enter it around a forward: towers run only for what is not cached for this `namespace`."""
         found = [(module, name) for module in self._model.modules() for name in METHODS if hasattr(module, name)]
         for module, name in found:
             module.__dict__[name] = partial(self._result, getattr(module, name), namespace, name)
@@ -63,7 +63,7 @@ class TowerCache:
 
 
 def _digest(value: Any) -> bytes | None:
-    """The same for the same content alone; None where it holds something whose content cannot be told."""
+    """A digest of the content of `value`; None if it holds an object whose content cannot be read."""
     content = hashlib.sha256()
     return content.digest() if _add(content, value) else None
 
@@ -86,7 +86,7 @@ def _add(content: "hashlib._Hash", value: Any) -> bool:
 
 
 def _size(result: Any) -> int:
-    """Bytes of all tensors in a result, however it holds them."""
+    """The bytes of all tensors in a result, however nested."""
     if isinstance(result, torch.Tensor):
         return result.nbytes
     values = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else ()

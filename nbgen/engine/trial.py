@@ -1,6 +1,6 @@
-"""A few random tokens through a runner, in the pieces that requests come in: the scores after each.
+"""Runs a few random tokens through a runner, in pieces as requests are cut into, and gives the scores after each piece.
 
-Knows not what they are compared with.
+Does not know what these are compared with.
 """
 
 from collections.abc import Iterator
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from nbgen.engine.model_runner import ModelRunner
     from nbgen.engine.opaque_runner import OpaqueRunner
 
-#: For each step, tokens that each of the prompts computes in it.
+#: For each step, how many tokens of each prompt are computed in it.
 Steps = tuple[tuple[int, ...], ...]
-#: Of two prompts: a chunk, a mixed batch, decodes together, one alone.
+#: For two prompts: a prefill chunk, a mixed batch, a batch of two decodes, a single decode.
 STEPS: Steps = ((10, 0), (11, 9), (1, 1), (1, 0))
-#: Tokens with which both prompts begin: in a causal model, what follows does not change their scores.
+#: How many first tokens both prompts share: in a causal model, what follows does not change their scores.
 COMMON = 4
-#: The same tokens for a runner that never cuts a prompt.
+#: Steps over the same tokens for a runner that never cuts a prompt.
 UNCUT_STEPS: Steps = ((21, 0), (0, 9), (1, 1), (1, 0))
-#: The beginning of the first prompt alone.
+#: A single step: the beginning of the first prompt.
 FIRST_STEPS: Steps = ((2, 0),)
-#: Largest difference of scores allowed, as a share of the largest score.
+#: The largest allowed difference between scores, as a share of the largest score.
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 2e-2}
 
 
 def prompts(model: "PreTrainedModel") -> list[list[int]]:
-    """Random tokens of the model's; all prompts begin alike."""
+    """Prompts of random token ids; all begin with the same `COMMON` tokens."""
     generator, vocab_size = torch.Generator().manual_seed(0), model.config.get_text_config().vocab_size
     lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
     drawn = [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
@@ -47,8 +47,8 @@ def prompts(model: "PreTrainedModel") -> list[list[int]]:
 def pieces(
     runner: "ModelRunner | OpaqueRunner", prompts: list[list[int]], steps: Steps | None = None
 ) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Run the prompts, in these steps or in those that suit the runner; index of the prompt, position and scores at the
-    end of each piece.
+    """Run the prompts in these steps, or in those that suit the runner. Yields for each piece the index of its prompt,
+    its last position, and the scores there.
     """
     usual = STEPS if runner.chunks_prefill else UNCUT_STEPS
     sequences, blocks = [sequence(ids, slot) for slot, ids in enumerate(prompts)], BlockManager(8, BLOCK_SIZE)
@@ -72,7 +72,7 @@ def _step(
 
 
 def ends(*runs: Steps) -> list[set[int]]:
-    """Of each prompt, the positions at the end of its pieces in any of these."""
+    """For each prompt, the last positions of its pieces in any of these runs."""
     found = [[set(accumulate(filter(None, counts))) for counts in zip(*steps, strict=True)] for steps in runs]
     return [{end - 1 for each in of for end in each} for of in zip(*found, strict=True)]
 
@@ -85,12 +85,12 @@ def grow(grown: Sequence, count: int, blocks: BlockManager) -> Sequence:
 
 
 def same(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether scores are as near to each other as ways of computing them may be."""
+    """Whether scores differ by no more than `TOLERANCE`, as correct ways of computing them may."""
     tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.float32])
     return bool((got - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-3))
 
 
 def sequence(ids: list[int], state_slot: int | None = None) -> Sequence:
-    """A prompt of these tokens, that nobody asked for."""
+    """A sequence with these prompt tokens, which belongs to no request."""
     detokenizer = Detokenizer(lambda _: "", lambda _: False, [])
     return Sequence("probe", 0, ids, SamplingParams(), 1, 0, detokenizer, StopStrings(()), state_slot=state_slot)

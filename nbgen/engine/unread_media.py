@@ -1,4 +1,4 @@
-"""Why media that a model takes are not read from files here, and what to send instead. Knows no model."""
+"""Error texts: why media that a model takes cannot be read from files here, and what to send. Knows no model."""
 
 from nbgen.engine import audio
 
@@ -9,7 +9,7 @@ NO_VIDEO_FILES = (
 
 
 def why(kind: str) -> str:
-    """In words, of files of this kind."""
+    """The error text for files of this kind."""
     return f"{_cause(kind)} (format processor_output)"
 
 

@@ -1,4 +1,4 @@
-"""Numbers from the host to a model's device. The host does not wait: they come in the order of what the device does.
+"""Copies numbers from the host to a model's device. The host does not wait: the copy is queued like the device's work.
 
 Does not know what the numbers are for.
 """
@@ -9,9 +9,9 @@ import torch
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The numbers (lists, an array, a tensor) there; torch keeps the pinned memory between until they have come.
+    """The numbers (lists, an array, a tensor) on the device. torch keeps the pinned memory until they are copied.
 
-    Raises NotImplementedError within a CUDA graph, which would go on reading that memory when it is another's.
+    Raises NotImplementedError while a CUDA graph is captured: its replays would read that memory after its reuse.
     """
     tensor = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda":

@@ -1,7 +1,7 @@
-"""From the bytes of a video file to some of its frames, evenly taken, within limits. Needs `nbgen[video]`.
+"""Decodes some frames of a video file, evenly spaced, within limits. Needs `nbgen[video]`.
 
-Only MP4, QuickTime, Matroska and WebM are opened, nothing outside the file, and only by the decoders named here.
-Whoever decodes here may be held up for ever, or die of it: `media_decoder` lets another process do it.
+Only MP4, QuickTime, Matroska and WebM are opened, nothing outside the file, and only with the decoders named here.
+A hostile file may hang or crash the process that decodes it: `media_decoder` does this in another process.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 FIELD = "video_data"
 MAX_SECONDS = 600
-#: Of the frames that are taken, together.
+#: The most pixels of all frames that are taken, together.
 MAX_PIXELS = 50_000_000
 CODECS = ("h264", "hevc", "vp8", "vp9", "av1")
-#: FFmpeg's names of what may decode, of several libraries for a codec.
+#: FFmpeg's names of the decoders that may be used; a codec may have several.
 DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")
-#: How files begin, at which byte, and what FFmpeg calls their format.
+#: For each format: the offset and bytes that identify a file, and FFmpeg's name of the format.
 BEGINNINGS = ((4, b"ftyp", "mov"), (4, b"moov", "mov"), (4, b"mdat", "mov"), (0, b"\x1aE\xdf\xa3", "matroska"))
 THREADS = 4
-#: Times are rounded, to milliseconds in some formats: a rate so near the one that they make is the one meant.
+#: Times are rounded, in some formats to milliseconds: a declared frame rate this near to the measured one is right.
 SAME_RATE = 0.01
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """Which frames are taken: `frames`, or `fps` in a second, `least` to `most`; a multiple of `step` in any case.
+    """How many frames are taken: `frames`, or `fps` in a second, from `least` to `most`; always a multiple of `step`.
 
-    Where they have more than so many `pixels` together, they are made smaller.
+    If they have more than `pixels` together, they are made smaller.
     """
 
     fps: float = 2.0
@@ -53,7 +53,7 @@ class Sampling(msgspec.Struct, frozen=True):
     pixels: int = MAX_PIXELS
 
     def indices(self, total: int, fps: float) -> list[int]:
-        """Of `total` frames, `fps` in a second: the first of each of equal shares, as transformers samples."""
+        """Which of `total` frames, `fps` in a second, are taken: the first of each equal share, as in transformers."""
         wanted = self.frames or max(total / fps * self.fps, self.least)
         count = int(min(wanted, self.most, MAX_FRAMES, total))
         count = max(count // self.step * self.step, min(self.step, total))
@@ -98,12 +98,12 @@ def _opened(data: memoryview) -> InputContainer:
 
 
 def _refuse(*_: Any) -> None:
-    """A file may name others, which are nobody's to open."""
+    """A video file may refer to other files. None of these may be opened."""
     raise PermissionError
 
 
 def _stream(container: InputContainer, place: str) -> VideoStream:
-    """What is to be seen in the file."""
+    """The file's first video stream with a known codec."""
     if not container.streams.video:
         raise InvalidRequest(f"{place} has no pictures: it is a sound", field=FIELD)
     known = [each for each in container.streams.video if _codec(each) in CODECS]
@@ -125,7 +125,7 @@ def _codec(stream: VideoStream) -> str:
 
 
 def _rate(times: list[int], stream: VideoStream, place: str) -> float:
-    """Frames in a second, of frames at these times."""
+    """The frame rate of frames at these times, in frames a second."""
     seconds = float((times[-1] - times[0]) * (stream.time_base or 0))
     if seconds > MAX_SECONDS:
         raise InvalidRequest(f"{place} lasts {seconds:.0f} s; at most {MAX_SECONDS} s", field=FIELD)
@@ -134,7 +134,7 @@ def _rate(times: list[int], stream: VideoStream, place: str) -> float:
 
 
 def _pixels(frames: Iterator[av.VideoFrame], times: list[int], size: tuple[int, int]) -> np.ndarray:
-    """The frames at these times, or, where there is none at one, the next."""
+    """The frames at these times; if there is none at a time, the next one."""
     import numpy as np
 
     found: list[np.ndarray] = []
@@ -149,13 +149,13 @@ def _pixels(frames: Iterator[av.VideoFrame], times: list[int], size: tuple[int, 
 
 
 def _size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
-    """The size, made smaller to have so many pixels."""
+    """The size, reduced to at most about so many pixels."""
     shrink = min(1.0, math.sqrt(pixels / math.prod(size)))
     return max(1, int(size[0] * shrink)), max(1, int(size[1] * shrink))
 
 
 def _upright(frame: av.VideoFrame, size: tuple[int, int]) -> np.ndarray:
-    """In RGB: cameras that are held otherwise say so beside the pixels."""
+    """The frame in RGB, turned upright: the rotation of the camera is stored beside the pixels."""
     import numpy as np
 
     smoothly = None if size == (frame.width, frame.height) else "AREA"

@@ -1,4 +1,4 @@
-"""A video as a processor takes it: frames, and when they were. Which of a file's frames it wants, it says itself."""
+"""A video as a processor takes it: frames and their times. The processor says which frames of a file it wants."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_FRAMES
 from nbgen.messages import Media
 
-#: What may be asked of videos: frames in a second, or of a file, how many of them in all.
+#: Options of videos by format: frames in a second; for a file, also the number of frames.
 OPTIONS = {"frames": ("fps",), "raw": ("fps", "num_frames")}
 DEFAULTS = Sampling()
 
@@ -24,18 +24,18 @@ class VideoClip(NamedTuple):
 
     @classmethod
     def of_images(cls, frames: np.ndarray, options: Mapping[str, Any]) -> "VideoClip":
-        """All frames of a video, `fps` in a second if that is known."""
+        """A clip of all frames of a video, with `fps` frames in a second if that is known."""
         count = len(frames)
         return cls(frames, VideoMetadata(count, fps=options.get("fps"), frames_indices=list(range(count))))
 
     @classmethod
     def of_file(cls, found: Frames) -> "VideoClip":
-        """Some of a file's frames."""
+        """A clip of the frames that were taken from a file."""
         return cls(found.pixels, VideoMetadata(found.total, fps=found.fps, frames_indices=found.indices))
 
 
 def check(video: Media) -> None:
-    """Raise InvalidRequest for options that a video does not have."""
+    """Raise InvalidRequest for options that a video of this format does not have, or wrong values."""
     known, options = OPTIONS[video.format], video.options
     if unknown := sorted(set(options) - set(known)):
         words = f"{'the frames of videos' if video.format == 'frames' else 'videos'} have no option {unknown[0]!r} but "
@@ -52,7 +52,7 @@ def check(video: Media) -> None:
 
 
 def sampling(processor: Any, options: Mapping[str, Any], videos: int) -> Sampling:
-    """What a video processor takes of one of so many files, unless the options say otherwise."""
+    """How the video processor samples one of so many `videos`, unless the options say otherwise."""
     own = {name: getattr(processor, name, None) for name in ("fps", "num_frames", "min_frames", "max_frames")}
     asked = {"num_frames": None} if "fps" in options else {}
     chosen = {**own, **asked, **options}
@@ -67,5 +67,5 @@ def sampling(processor: Any, options: Mapping[str, Any], videos: int) -> Samplin
 
 
 def arguments(clips: Sequence[VideoClip]) -> dict[str, Any]:
-    """What a processor is told of clips: that nothing is left to be taken, and when they were."""
+    """Keyword arguments of a processor for clips: it must not sample frames again, and gets their times."""
     return {"do_sample_frames": False, "video_metadata": [clip.times for clip in clips]}

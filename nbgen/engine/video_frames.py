@@ -1,4 +1,4 @@
-"""A video's frames as models of known kinds see them, made by their image processor for Pillow, without torchvision.
+"""Video processors for known kinds of models that use their Pillow image processor, and so need no torchvision.
 
 Sizes and the arrangement of patches follow transformers' Qwen2VLVideoProcessor, Qwen3VLVideoProcessor and
 Gemma4VideoProcessor. Frames are resized by Pillow, whose pixels may differ by a step or two from torchvision's.
@@ -18,18 +18,18 @@ from transformers import BatchFeature
 from transformers.models.auto.video_processing_auto import get_video_processor_config
 from transformers.video_utils import make_batched_metadata, make_batched_videos
 
-#: Qwen's kinds, and the least and most pixels of each: of a frame with Qwen2-VL, of a whole video with Qwen3-VL.
+#: Qwen's video processors, with the least and most pixels: of a frame with Qwen2-VL, of a whole video with Qwen3-VL.
 SIZES = {
     "Qwen2VLVideoProcessor": (128 * 28 * 28, 768 * 28 * 28),
     "Qwen3VLVideoProcessor": (128 * 32 * 32, 768 * 32 * 32),
 }
-#: The kind whose frames are images of fewer tokens; how many these are, and the frames; what else it may say of them.
+#: The processor that treats frames as images with fewer tokens; default tokens of a frame, and frames; image options.
 SEPARATE, TOKENS, FRAMES = "Gemma4VideoProcessor", 70, 32
 OF_IMAGES = ("patch_size", "pooling_kernel_size", "image_mean", "image_std", "do_normalize", "rescale_factor")
 
 
 class _OfVideos(ABC):
-    """Takes the place of a processor's own for videos, called as that is."""
+    """Replaces a processor's own video processor, and is called like it."""
 
     def __call__(
         self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
@@ -43,11 +43,11 @@ class _OfVideos(ABC):
 
     @abstractmethod
     def _made(self, batch: list[Any]) -> dict[str, Any]:
-        """The model's inputs of several videos, each of frames `[time, height, width, 3]`."""
+        """The model's inputs for several videos, each with frames `[time, height, width, 3]`."""
 
 
 class SeparateFrames(_OfVideos):
-    """Each frame becomes what an image does."""
+    """Each frame is processed as an image."""
 
     def __init__(self, images: Any, config: dict[str, Any]) -> None:
         """`images` is the processor's for images, `config` what its folder says of videos."""
@@ -57,7 +57,7 @@ class SeparateFrames(_OfVideos):
         self._options["max_soft_tokens"] = config.get("max_soft_tokens") or TOKENS
 
     def _made(self, batch: list[Any]) -> dict[str, Any]:
-        """Patches of all frames `[frames, patches, values]` and where they stand, and how many are of each video."""
+        """Patches of all frames `[frames, patches, values]`, their positions, and each video's number of frames."""
         made = [self._images([*map(Image.fromarray, v)], return_tensors="pt", **self._options) for v in batch]
         return {
             "pixel_values_videos": torch.cat([each["pixel_values"] for each in made]),
@@ -68,7 +68,7 @@ class SeparateFrames(_OfVideos):
 
 
 class FramesProcessor(_OfVideos):
-    """Frames become patches in time and space, as Qwen's kinds have them."""
+    """Frames become patches in time and space, as in Qwen's models."""
 
     def __init__(self, images: Any, kind: str, config: dict[str, Any]) -> None:
         """`images` is the processor's for images, `config` what its folder says of videos."""
@@ -85,12 +85,12 @@ class FramesProcessor(_OfVideos):
         self._normalization = {name: config[name] for name in ("image_mean", "image_std") if config.get(name)}
 
     def _made(self, batch: list[Any]) -> dict[str, Any]:
-        """Patches of all videos `[patches, values]`, and each one's grid of them `[time, height, width]`."""
+        """Patches of all videos `[patches, values]`, and the grid of each video's patches `[time, height, width]`."""
         patches, grids = zip(*map(self._patches, batch), strict=True)
         return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
 
     def _patches(self, frames: np.ndarray) -> tuple[torch.Tensor, list[int]]:
-        """Of frames `[time, height, width, 3]`; the last one stands until a patch in time is full."""
+        """Patches and grid of frames `[time, height, width, 3]`; the last frame is repeated to fill a patch in time."""
         size = self._fitted(*frames.shape[:3])
         fitted = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in frames]
         fitted += fitted[-1:] * (-len(fitted) % self.temporal_patch_size)
@@ -101,7 +101,7 @@ class FramesProcessor(_OfVideos):
         pixels = made["pixel_values"].view(
             len(fitted), height * width, -1, self.temporal_patch_size, self.patch_size**2
         )
-        in_time = pixels[:, :, :, 0].unflatten(0, (-1, self.temporal_patch_size))  # an image is the same at all times
+        in_time = pixels[:, :, :, 0].unflatten(0, (-1, self.temporal_patch_size))  # images are the same at all times
         return in_time.permute(0, 2, 3, 1, 4).flatten(0, 1).flatten(1), [len(in_time), height, width]
 
     def _fitted(self, count: int, height: int, width: int) -> tuple[int, int]:
@@ -125,7 +125,7 @@ class FramesProcessor(_OfVideos):
 
 
 def of_folder(folder: Path, images: Any) -> FramesProcessor | SeparateFrames | None:
-    """The one for the model in `folder`; None where it sees videos in another way."""
+    """The video processor for the model in `folder`; None if the model takes videos in another way."""
     config = get_video_processor_config(folder, local_files_only=True)
     kind = config.get("video_processor_type")
     if kind == SEPARATE:

@@ -1,7 +1,7 @@
-"""Weights are either read by generation or changed by training, never both: a step waits for the other's end.
+"""A lock so that weights are never read by generation while training changes them: each waits for the other's end.
 
-A change may be left without a word (a step that raised, or was interrupted): its frame tells, since it is no longer on
-its thread's stack. Changes do not exclude each other. Knows no tensors.
+A training step may end without a call (it raised, or was interrupted): this is seen from its frame, which is no longer
+on its thread's stack. Changes do not exclude each other. Knows no tensors.
 """
 
 import sys
@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-#: How often one who waits looks whether a change was left.
+#: How often a waiting reader looks whether a change has ended without a call.
 LOOK_SECONDS = 0.2
 
 
 class WeightLock:
-    """Between one reader and any number of changes; a change that waits goes before the next reading."""
+    """A lock between one reader and any number of changes. A waiting change goes before the next reading."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
         self._reading = False
         self._blocks = 0
-        #: Of each step that changes weights: its thread, and the frame that it ends with.
+        #: For each training step in progress: its thread, and the frame whose end also ends the step.
         self._steps: list[tuple[int, FrameType]] = []
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Around a change; waits for the reading that goes on."""
+        """Enter it around a change; waits until the current reading is over."""
         with self._turn:
             self._blocks += 1
         try:
@@ -38,20 +38,20 @@ class WeightLock:
                 self._turn.notify_all()
 
     def begin_step(self, frame: FrameType) -> None:
-        """A change begins that lasts until `end_step`, or until `frame` has left its thread's stack."""
+        """Begin a change that lasts until `end_step`, or until `frame` has left its thread's stack."""
         with self._turn:
             self._steps.append((threading.get_ident(), frame))
         self._wait_for_reader()
 
     def end_step(self, frame: FrameType) -> None:
-        """The step that began with this frame is done."""
+        """End the step that began with this frame."""
         with self._turn:
             self._steps = [step for step in self._steps if step[1] is not frame]
             self._turn.notify_all()
 
     @contextmanager
     def reading(self, seconds: float) -> Iterator[bool]:
-        """Around a reading: whether it may be done, which is False where a change lasts longer than `seconds`."""
+        """Enter it around a reading. Yields whether it is allowed: False if a change lasts longer than `seconds`."""
         with self._turn:
             left = seconds
             while (changing := self._changing()) and left > 0:

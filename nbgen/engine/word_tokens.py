@@ -1,7 +1,7 @@
-"""Words that an answer must not have, or ends with, as tokens and as text.
+"""Words that an answer must not contain, as tokens, and words that end it, as text.
 
-A word is a list of tokens: its last is forbidden wherever the answer ends with those before it, as vLLM and
-TensorRT-LLM do it. Knows no tensors.
+A forbidden word is a list of tokens: its last token is forbidden wherever the answer ends with those before it, as in
+vLLM and TensorRT-LLM. Knows no tensors.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ Word = tuple[int, ...]
 
 
 def bad_words(words: WordLists | None, tokenizer: Tokenizer) -> tuple[Word, ...]:
-    """The words that may not come, each as it is written alone and after a space."""
+    """The forbidden words as tokens, each without and with a space before it."""
     if words is None:
         return ()
     spellings = [prefix + text.lstrip() for text in words.bad for prefix in ("", " ")]
@@ -23,7 +23,7 @@ def bad_words(words: WordLists | None, tokenizer: Tokenizer) -> tuple[Word, ...]
 
 
 def stop_words(words: WordLists | None, tokenizer: Tokenizer) -> list[str]:
-    """The texts of the words that end an answer. Raises InvalidRequest for tokens that are no text."""
+    """The texts of words given as tokens that end an answer. Raises InvalidRequest for tokens that are no text."""
     if words is None:
         return []
     decode = tokenizer.decoder(skip_special_tokens=True, spaces_between=True)

@@ -1,6 +1,6 @@
-"""Frames of length and msgpack between a process and the worker that it started, over the worker's own pipes.
+"""Frames (length and msgpack) between a process and its worker, over the worker's standard input and output.
 
-The worker's end also keeps within a limit of memory. Knows no work.
+It also has the limits of memory that a worker sets itself. Does not know what work is done.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class Pipes(NamedTuple):
-    """Both directions of one end."""
+    """The two pipes of one end."""
 
     reads: IO[bytes]
     writes: IO[bytes]
 
     @classmethod
     def of_worker(cls) -> Pipes:
-        """Standard input and output, which nothing else in this process can reach from now on."""
+        """This process's standard input and output. Nothing else in the process can reach them from now on."""
         pipes = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -48,7 +48,7 @@ class Pipes(NamedTuple):
 
     def close(self) -> None:
         for file in self:
-            with contextlib.suppress(OSError):  # what was not written yet has nobody to go to
+            with contextlib.suppress(OSError):  # unwritten data has no reader any more
                 file.close()
 
     def _read(self, length: int) -> bytes:
@@ -59,7 +59,7 @@ class Pipes(NamedTuple):
 
 
 def limit_memory(num_bytes: int) -> None:
-    """Of the address space, from what the libraries have taken on; where the system knows such limits."""
+    """Let the address space grow by at most so much from its size now, if the system has such limits."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -68,7 +68,7 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def limit_stack(num_bytes: int) -> None:
-    """Of the first thread; where the system knows such limits."""
+    """Limit the stack of the main thread, if the system has such limits."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

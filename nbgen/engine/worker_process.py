@@ -1,6 +1,6 @@
 """A process for work that a hostile input can make endless or huge: started when first needed, killed when it overruns.
 
-Knows no work: its module says what it does with what comes (`worker_channel`).
+Does not know the work: the module that the process runs decides what it does with a message (`worker_channel`).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from nbgen.errors import Unavailable
 START_SECONDS = 60.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-#: Signals of a process's own faults; all others come from outside, as from Linux where memory is short.
+#: Signals caused by a process's own faults. All others come from outside, such as from Linux when memory is short.
 FAULTS = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -signal.SIGSEGV}
-#: Of the time that it had: one that computed for less was kept from it, by a machine that is busy or was suspended.
+#: A share of the time limit. A process with less CPU time than this was held up: the machine is busy, or was suspended.
 LEAST_SHARE = 0.5
 
 T = TypeVar("T")
 
 
 class Halted(Unavailable):
-    """Something else than its work ended the process or held it up: no fault of what it was asked."""
+    """Something outside ended the process or held it up; the work that it was given is not the cause."""
 
 
 class Started(msgspec.Struct):
-    """The first frame from a worker: it takes work from now on."""
+    """The first frame from a worker: it is ready for work."""
 
 
 class WorkerProcess:
-    """`python -m MODULE ARGUMENT…`, one thread's at a time. It is started again after it was lost."""
+    """Runs `python -m MODULE ARGUMENT…`; only one thread may use it at a time. A lost process is started again."""
 
     def __init__(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        safe = ["-P"] if sys.flags.safe_path else []  # as this process looks for modules
+        safe = ["-P"] if sys.flags.safe_path else []  # find modules as this process does
         self._command = [sys.executable, *safe, "-m", module, *arguments]
         self._environment = {**ENVIRONMENT, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = False
 
     def start(self) -> None:
-        """Let the process import what it needs, unless it runs already. Raises Unavailable where there can be none."""
+        """Start the process, unless it runs, so that it imports its modules. Raises Unavailable if it cannot start."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()
         if self._process is None:
@@ -58,17 +58,17 @@ class WorkerProcess:
                 self._process = subprocess.Popen(
                     self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | self._environment
                 )
-            except OSError as error:  # too many files or processes: no fault of what is asked
+            except OSError as error:  # too many files or processes: the request is not the cause
                 raise Unavailable(f"a process that this needs cannot be started: {error.strerror}") from None
             self._end = weakref.finalize(self, _end, self._process)
 
     @property
     def begun(self) -> bool:
-        """Whether it takes work already."""
+        """Whether it is ready for work."""
         return self._begun and self._process is not None and self._process.poll() is None
 
     def begin(self, message: object = None) -> None:
-        """Wait until it takes work, which it does after `message` where it needs one. Raises Unavailable."""
+        """Start it and wait until it is ready for work. Some workers need a `message` for that. Raises Unavailable."""
         self.start()
         try:
             self.ask(message, Started, START_SECONDS)
@@ -77,10 +77,10 @@ class WorkerProcess:
         self._begun = True
 
     def ask(self, message: object, kind: type[T], seconds: float) -> T:
-        """Its answer. Raises TimeoutError after `seconds`, EOFError where it ends: then it is gone.
+        """Its answer. Raises TimeoutError after `seconds`, EOFError if the process ends; in either case it is gone.
 
-        Raises Halted where neither is its own doing. Whatever waits here for the process goes on at its end, so that a
-        clock that kills it is enough.
+        Raises Halted if the work is not the cause of that. All waiting here ends when the process ends, so a timer that
+        kills it is enough.
         """
         if self._process is None:
             raise EOFError
@@ -94,14 +94,14 @@ class WorkerProcess:
         except (ValueError, msgspec.MsgspecError):
             self.kill()
             raise EOFError from None
-        except BaseException:  # want of memory, too: what is left of the answer would be the next one
+        except BaseException:  # MemoryError, too: the unread rest of this answer would be taken for the next one
             self.kill()
             raise
         finally:
             clock.cancel()
 
     def kill(self) -> int | None:
-        """End the process, whatever it does; how it ended, as `subprocess` says it."""
+        """Kill the process; returns its exit status, as `subprocess` gives it."""
         if self._process is None:
             return None
         ended = self._end()
@@ -109,7 +109,7 @@ class WorkerProcess:
         return ended
 
     def interrupt(self) -> None:
-        """End what another thread waits for."""
+        """Kill the process that another thread waits for in `ask`."""
         if (process := self._process) is not None:
             process.kill()
 
@@ -126,15 +126,15 @@ def _pipes(process: subprocess.Popen[bytes]) -> Pipes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Also for one whose owner is gone, before the garbage collector comes to the process's own objects."""
-    process.kill()  # one that ends already does so as it would have
+    """Kill a process. Also runs when its owner is garbage, before the process's own objects are collected."""
+    process.kill()  # changes nothing if it has ended by itself
     ended = process.wait()
     _pipes(process).close()
     return ended
 
 
 class _Clock(threading.Timer):
-    """Kills a process that does not answer in time, and tells whose doing an end was."""
+    """Kills a process that does not answer in time, and tells what caused its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
         super().__init__(seconds, self._kill)
@@ -143,7 +143,7 @@ class _Clock(threading.Timer):
         self.start()
 
     def judged(self, ended: int | None) -> Exception:
-        """What to raise for a process that ended so."""
+        """The exception for a process that ended with this status."""
         if self._idle:
             return Halted(
                 f"a process that this needs computed for less than half of the {self._seconds:g} s that it had: the "
@@ -167,7 +167,7 @@ class _Clock(threading.Timer):
 
 
 def _cpu_seconds(pid: int) -> float | None:
-    """What a process has computed so far; None where the system does not tell."""
+    """The CPU seconds that a process has used; None if the system does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

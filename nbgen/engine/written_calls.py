@@ -1,4 +1,4 @@
-"""Calls of tools in Python's syntax, `[name(key="value")]`, or in JSON: read, and written. Runs nothing.
+"""Reads and writes tool calls in Python's syntax, `[name(key="value")]`, and reads them in JSON. Runs nothing.
 
 Values are literals: strings, numbers, lists and dicts, `True` or `true`. Knows no templates and no tokens.
 """
@@ -12,13 +12,13 @@ from typing import Any
 
 #: How deeply values may be nested.
 MAX_DEPTH = 100
-#: What a call begins with. No name is longer: where it is searched again with every token, that stays short.
+#: The beginning of a call. The length of names is limited to keep this fast, since it is searched with every token.
 CALL_START = r"[^\W\d][\w.-]{0,200}\s{0,9}\("
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 _KEY = re.compile(r"[^\W\d][\w.$-]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-#: Possessive, so that a string without an end costs one reading of it.
+#: With possessive quantifiers, so that a string without an end is scanned only once.
 _STRING = re.compile(
     r'[rRuU]?(?:"""((?:[^\\"]++|\\.|"(?!""))*+)"""'
     r"|'''((?:[^\\']++|\\.|'(?!''))*+)'''"
@@ -26,9 +26,9 @@ _STRING = re.compile(
     r"|'((?:[^\\']++|\\.)*+)')",
     re.DOTALL,
 )
-#: What comes after a value, or after a key.
+#: What may follow a value or a key.
 _FOLLOWS = re.compile(r"\s*+(?:[,:)\]}]|\Z)")
-#: What stands in two strings and between them, by their quote: an operator, nothing, or the key of the other.
+#: By the quote, what shows that there are two strings: between them an operator, nothing, or the second one's key.
 _TWO_STRINGS = {
     quote: re.compile(rf"{quote}\s*+(?:[-+*/%|&{quote}]|(?:[,;]\s*+)?[\w.$-]++\s*+=\s*+{quote})|[-+*/%|&]\s*+{quote}")
     for quote in "'\""
@@ -37,16 +37,16 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
-#: What stands between JSON values.
+#: What may stand between JSON values.
 BETWEEN = re.compile(r"[\s,;]*")
-#: What JSON calls may hold their arguments in.
+#: Keys that JSON calls may have their arguments under.
 _ARGUMENTS = ("arguments", "parameters")
-#: What such have that have no arguments.
+#: The only keys that a JSON call without arguments may have.
 _BARE = {"name", "type", "id"}
 
 
 def read_calls(text: str, *, bare: bool = True) -> list[tuple[str, dict[str, Any]]]:
-    """Names and arguments of all calls of a text that is nothing else. Raises ValueError where it is.
+    """Names and arguments of all calls in a text. Raises ValueError if it has anything but calls.
 
     Unless `bare`, an object with a name and no arguments is no call.
     """
@@ -62,7 +62,7 @@ def read_calls(text: str, *, bare: bool = True) -> list[tuple[str, dict[str, Any
 
 
 def read_value(text: str) -> Any:
-    """A value as Python writes it. Raises ValueError where it is none."""
+    """A value in Python's syntax. Raises ValueError if the text is none."""
     try:
         return _Reader(text.strip()).value()
     except RecursionError:
@@ -70,7 +70,7 @@ def read_value(text: str) -> Any:
 
 
 def begun_calls(text: str) -> list[tuple[str, dict[str, Any], bool]]:
-    """Of a list in Python's syntax that may be cut: each name, the arguments that are there, whether all are."""
+    """For each call of a list in Python's syntax that may be cut off: name, arguments so far, whether these are all."""
     return list(_Reader(text.strip()).begun())
 
 
@@ -84,7 +84,7 @@ def _written(value: Any) -> str:
 
 
 def _json_objects(text: str) -> Iterator[Any]:
-    """The JSON values of a list, or of several that stand one after the other."""
+    """The values of a JSON list, or several JSON values one after the other."""
     if text.startswith("["):
         yield from json.loads(text)
         return
@@ -96,7 +96,7 @@ def _json_objects(text: str) -> Iterator[Any]:
 
 
 def past(pattern: re.Pattern[str], text: str, place: int) -> int:
-    """Where that ends which matches at this place, by a pattern that matches nothing, too."""
+    """Where the match of `pattern` at this place ends. The pattern must also match nothing, so there is one."""
     return pattern.match(text, place).end()  # type: ignore[union-attr]
 
 
@@ -104,7 +104,7 @@ def _of_object(value: Any, bare: bool) -> tuple[str, dict[str, Any]]:
     if isinstance(value, dict) and isinstance(function := value.get("function"), dict) and "name" in function:
         value = function
     if isinstance(value, dict) and isinstance(name := value.get("name"), str):
-        nothing: Any = {} if bare and _BARE.issuperset(value) else None  # one that has other keys tells of a function
+        nothing: Any = {} if bare and _BARE.issuperset(value) else None  # with other keys it describes a function
         arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), nothing)
         if isinstance(arguments, dict):
             return name, arguments
@@ -140,14 +140,14 @@ class _Reader:
         return found
 
     def _goes_on(self, listed: bool) -> bool:
-        """Whether another call follows: after a comma, or where it is no list, in a line of its own."""
+        """Whether another call follows: after a comma, or outside of a list, on a line of its own."""
         if self._takes(","):
             return not (listed and self._sees("]"))
         own_line = "\n" in self._text[self._text.rfind(")", 0, self._place) : self._place]
         return own_line and not listed and self._place < len(self._text)
 
     def begun(self) -> Iterator[tuple[str, dict[str, Any], bool]]:
-        """Each call up to where the text ends, or is none any more."""
+        """Each call, up to the end of the text or to where it is no call any more."""
         self._takes("[")
         while (name := _NAME.match(self._text, self._place)) is not None:
             self._place = name.end()
@@ -168,7 +168,7 @@ class _Reader:
         return name, arguments
 
     def _arguments(self, arguments: dict[str, Any]) -> None:
-        """Take in those between brackets."""
+        """Read the arguments in parentheses into `arguments`."""
         self._must("(")
         while not self._takes(")"):
             key = self._match(_KEY).group()
@@ -220,7 +220,7 @@ class _Reader:
         return body if found.group()[0] in "rR" else _ESCAPE.sub(_character, body)
 
     def _loose_string(self) -> str:
-        """One with quotes in it that should be escaped: it ends at one that something may follow."""
+        """A string with unescaped quotes in it: it ends at the first quote after which a value may end."""
         quote = self._text[self._place]
         end = re.compile(quote + _FOLLOWS.pattern).search(self._text, self._place + 1)
         if quote not in _TWO_STRINGS or end is None:
@@ -242,7 +242,7 @@ class _Reader:
         return self._text.startswith(mark, self._place)
 
     def _takes(self, mark: str) -> bool:
-        """Whether this is what comes next, past white space around it."""
+        """Whether `mark` comes next; if so, skip it and the white space around it."""
         if found := self._sees(mark):
             self._place += len(mark)
             self._skip_space()

@@ -1,8 +1,8 @@
-"""JSON schemas, so written that xgrammar holds answers to all of what they ask.
+"""Rewrites JSON schemas so that xgrammar enforces everything that they ask.
 
-Of the keywords in `ALONE` it reads the first that is there and nothing beside it, and bounds only beside a `type`. What
-it would skip is drawn together where that is simple and means the same, and refused where it is not. For
-`oneOf` stands `anyOf`, whose branches exclude each other (`one_of`). Plain Python.
+xgrammar reads only the first of the keywords in `ALONE` and ignores all beside it, and reads bounds only beside a
+`type`. Keywords that it would ignore are merged where that is simple and keeps the meaning; otherwise the schema is
+refused. `oneOf` becomes `anyOf` with branches that exclude each other (`one_of`). Plain Python.
 """
 
 import json
@@ -32,30 +32,30 @@ OF_TYPE = {
 }
 TYPE_OF = {keyword: type_ for type_, keywords in OF_TYPE.items() for keyword in keywords}
 ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-#: References and parts alone, one after the other.
+#: How many references, or `allOf` of one part, may lead from one to the next.
 MAX_REFERENCES = 16
 RESTRICTIONS = {*ALONE, *TYPE_OF, "type"}
 
-#: Keywords that mean something else beside others of the same row.
+#: Rows of keywords whose meaning depends on the others of the row.
 TOGETHER = (
     ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
     ("items", "prefixItems", "additionalItems", "unevaluatedItems"),
 )
 
-#: Sizes, the keywords of what has them, and that of anything.
+#: For arrays and objects: keywords of size, keywords of contents, and the one of these that `_with_room` adds.
 ROOM = (
     (OF_TYPE["array"][4:], OF_TYPE["array"][:4], "items"),
     (OF_TYPE["object"][6:], OF_TYPE["object"][:6], "additionalProperties"),
 )
-#: A reference that xgrammar follows, to what keeps its place.
+#: References that xgrammar can follow. Their targets stay in place.
 NAMED_SCHEMA = re.compile(r"#/(\$defs|definitions)/[^/%~]+")
 
-#: Digits that xgrammar writes after the point of a number with bounds.
+#: How many decimals xgrammar writes in a number with bounds.
 DECIMALS = 6
 
 
 def enforceable(schema: Any) -> Any:
-    """A schema of the same values, or in places of fewer. Raises GrammarError for what would not be enforced."""
+    """A schema that allows the same values, or in places fewer. Raises GrammarError for what cannot be enforced."""
     try:
         references = _References(schema := with_tags(_modern(schema)))
         written = _rewritten(schema, references)
@@ -68,19 +68,19 @@ def enforceable(schema: Any) -> Any:
 
 
 class _References:
-    """The references of a schema. What they mean outside of what is known for schemas is moved under `$defs`."""
+    """The references of a schema. Targets in places that are not known to hold schemas are moved under `$defs`."""
 
     def __init__(self, schema: Any) -> None:
         self.moved: dict[str, Any] = {}
         self._schema = schema
         self._known = {id(node) for node in schemas(schema)}
-        #: By reference what is not known, and its name under `$defs` where that was told.
+        #: By reference: targets in unknown places; and names under `$defs` of those that were moved.
         self._outside: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         self.one_of = OneOf(self.seen, _with_type)
 
     def target(self, reference: str) -> Any:
-        """What a reference leads to at last. Raises GrammarError if that is nothing."""
+        """The schema at the end of a chain of references. Raises GrammarError if there is none."""
         found, before = self._found(reference), {reference}
         while isinstance(found, dict) and isinstance(found.get("$ref"), str):
             if (reference := found["$ref"]) in before:
@@ -90,7 +90,7 @@ class _References:
         return found
 
     def _found(self, reference: str) -> Any:
-        """What a reference leads to at first, as the newest draft has it."""
+        """The direct target of a reference, in the keywords of the newest draft."""
         found = resolve(reference, self._schema)
         if not isinstance(found, dict) or id(found) in self._known:
             return found
@@ -99,7 +99,7 @@ class _References:
         return self._outside[reference]
 
     def seen(self, node: Any) -> Any:
-        """What a schema says without references, and with its parts as one. Raises GrammarError."""
+        """The schema with its references followed and its `allOf` merged. Raises GrammarError."""
         for _ in range(MAX_REFERENCES):
             if not isinstance(node, dict):
                 break
@@ -112,7 +112,7 @@ class _References:
         return node
 
     def joined(self, node: Schema) -> Schema:
-        """A reference, and what stands beside it, as one schema; as it is where that is no more than its type."""
+        """A reference merged with the keywords beside it. It stays a reference if they only repeat its type."""
         others = _beside(node, "$ref")
         if not isinstance(node.get("$ref"), str) or not others:
             return node
@@ -123,11 +123,11 @@ class _References:
         return _flat({key: node[key] for key in node if key not in RESTRICTIONS} | {"allOf": [found, others]})
 
     def place(self, reference: str) -> str:
-        """The reference, or another to the same schema where that was moved, as all are that have no name."""
+        """The reference, or a new one if its target was moved. All targets are moved that xgrammar cannot find."""
         found = self._found(reference)
         if reference not in self._outside and (reference == "#" or NAMED_SCHEMA.fullmatch(reference)):
             return reference
-        if reference not in self._names:  # the first of all, as it may lead to itself
+        if reference not in self._names:  # set before rewriting: the target may refer to itself
             name = f"{len(self._names)} moved from {re.sub('[~/%]', ' ', reference)}"
             self._names[reference] = name
             self.moved[name] = _rewritten(found, self)
@@ -135,7 +135,7 @@ class _References:
 
 
 def _modern(schema: Any) -> Any:
-    """The schema as the newest draft has it. Raises GrammarError for keywords that may not be so."""
+    """The schema in keywords of the newest draft. Raises GrammarError for keywords with values of a wrong type."""
     for node in schemas(schema):
         check_keywords(node)
     return modern(schema)
@@ -161,12 +161,12 @@ def _rewritten(node: Any, references: _References) -> Any:
 
 
 def _beside(node: Schema, *names: str) -> Schema:
-    """What the node asks besides these keywords."""
+    """The node's restrictions, without these keywords."""
     return {key: value for key, value in node.items() if key in RESTRICTIONS and key not in names}
 
 
 def _without_all_of(node: Schema) -> Schema:
-    """All parts of `allOf` as keywords of the node itself; one part that stands alone is read as it is."""
+    """The node with all parts of `allOf` merged into it. A single part with nothing beside it is left as it is."""
     parts = node.get("allOf")
     alone = isinstance(parts, list) and len(parts) == 1 and not _beside(node, "allOf")
     return node if alone else _flat(node)
@@ -183,7 +183,7 @@ def _flat(node: Any) -> Any:
 
 
 def _with_branches(node: Schema) -> Schema:
-    """What stands beside `anyOf` or `oneOf` as keywords of each branch."""
+    """The node with the keywords beside `anyOf` or `oneOf` merged into each branch."""
     name = next((name for name in ("anyOf", "oneOf") if isinstance(node.get(name), list)), "")
     if not name:
         return node
@@ -195,7 +195,7 @@ def _with_branches(node: Schema) -> Schema:
 
 
 def _with_room(node: Schema) -> Schema:
-    """Arrays and objects that only have a size with what fills them, and what is true or false as keywords have it."""
+    """The node with contents added to arrays and objects that only have a size, and `true` and `false` replaced."""
     for sizes, fills, filling in ROOM:
         if any(name in node for name in sizes) and not any(name in node for name in fills):
             node = node | {filling: {}}
@@ -211,7 +211,7 @@ def _with_room(node: Schema) -> Schema:
 
 
 def _with_values(node: Schema) -> Schema:
-    """`const` and `enum` without the values that are not of the node's type."""
+    """The node with only those values of `const` or `enum` that have its type."""
     name = next((name for name in ("const", "enum") if name in node), "")
     values = [node["const"]] if name == "const" else node.get("enum")
     others = _beside(node, name)
@@ -236,7 +236,7 @@ def _values_of(schema: Any) -> list[Any] | None:
 
 
 def _with_type(node: Schema) -> Schema:
-    """Bounds without a type get theirs: whoever writes `minimum` means a number."""
+    """The node with the type that its keywords imply, if it has none: whoever writes `minimum` means a number."""
     if any(name in node for name in ("type", *ALONE)):
         return node
     types = {TYPE_OF[name]: name for name in node if name in TYPE_OF}
@@ -246,7 +246,7 @@ def _with_type(node: Schema) -> Schema:
 
 
 def _with_required(node: Schema) -> Schema:
-    """What is required as a property, which may be any where it is not said what it is."""
+    """The node with each required name among `properties`; one that is not described may have any value."""
     names = node.get("properties")
     names = names if isinstance(names, dict) else {}
     closed = node.get("additionalProperties") is False
@@ -267,19 +267,19 @@ def _with_required(node: Schema) -> Schema:
 
 
 def _meant(schema: Any) -> str:
-    """What a schema asks, without its remarks."""
+    """The restrictions of a schema as text, without its remarks."""
     return _text(_beside(schema, "") if isinstance(schema, dict) else schema)
 
 
 def _may_match(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
-    except (re.error, OverflowError):  # said by who reads patterns
+    except (re.error, OverflowError):  # reported where patterns are checked
         return False
 
 
 def _check_patterns(node: Schema) -> None:
-    """Raises GrammarError for patterns that strings or names would not be held to."""
+    """Raises GrammarError for patterns that cannot be enforced for strings or names."""
     if pattern := pattern_of(node) or node.get("pattern"):
         text_of_string(pattern, node.get("minLength") or 0, node.get("maxLength"))
     named = node.get("patternProperties") or {}
@@ -294,14 +294,14 @@ def _check_patterns(node: Schema) -> None:
 
 
 def _check_range(node: Schema) -> None:
-    """Raises GrammarError for bounds of a number between which none can be written."""
+    """Raises GrammarError for bounds between which no number can be written."""
     low, high = steps_within(node, Fraction(1, 10**DECIMALS))
     if "number" in listed(node.get("type", [])) and low and high and max(low) > min(high):
         raise GrammarError(f"no number of at most {DECIMALS} decimals is within its bounds")
 
 
 def _joined(first: Schema, second: Any, name: str) -> Schema:
-    """A schema of what both ask, which are parts of `name`. Raises GrammarError where that is not simple."""
+    """A schema that asks what both parts of `name` ask. Raises GrammarError if they cannot simply be merged."""
     if second is True:
         return first
     if not isinstance(second, dict):
@@ -317,7 +317,7 @@ def _joined(first: Schema, second: Any, name: str) -> Schema:
 
 
 def _both(key: str, first: Any, second: Any, name: str) -> Any:
-    """The value of a keyword that asks what both its values ask."""
+    """One value of the keyword `key` that asks what both values ask."""
     if first == second:
         return first
     if key == "required" and isinstance(first, list) and isinstance(second, list):
@@ -344,5 +344,5 @@ def _quoted(names: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """The same for equal values only: Python holds 1 and true for equal."""
+    """A text that is the same only for equal values: in Python 1 equals True."""
     return json.dumps(value, sort_keys=True)
