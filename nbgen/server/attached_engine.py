@@ -27,7 +27,7 @@ class AttachedEngine(EngineChannel):
         return None
 
     def close(self) -> None:
-        """Ask the engine to give back what it took; it closes its end then."""
+        """Ask the engine to free what it took; it then closes its end."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write_eof()
         asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._writer.close)
@@ -44,7 +44,7 @@ class AttachedEngine(EngineChannel):
 
 
 class Attachment:
-    """Where `EngineClient` takes its engines from, in the place of a standby process."""
+    """Gives `EngineClient` connections to such an engine; has the methods of `Standby`, which gives it processes."""
 
     def __init__(self, path: str, log: Logger) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Whether the nbgen on disk is still this server's version: processes that it starts import from there."""
+"""Checks that the nbgen on disk is still this server's version: the processes that it starts import from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for an engine's answers: to a request, or, with one answer each, to its commands. Knows no message."""
+"""Those who wait for an engine's answers: listeners of requests, and commands with one answer. Knows no message."""
 
 from __future__ import annotations
 

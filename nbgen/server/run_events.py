@@ -14,7 +14,7 @@ from nbgen.server.runs import Run, Runs
 
 
 class RunEvents:
-    """One run, followed from an offset: what happened since the last look, as bytes."""
+    """One run, followed from an offset: renders what has happened since the last call."""
 
     def __init__(self, run: Run, offset: int, runs: Runs, engine: EngineClient) -> None:
         self._run = run
@@ -26,7 +26,7 @@ class RunEvents:
         self.done = False
 
     def take(self, places: Callable[[], Mapping[str, int]]) -> bytes:
-        """The events since the last call; `places` are those in the queue by run id. `done` is true after the last."""
+        """The events since the last call. `places` are those in the queue by run id. `done` is true after the last."""
         if self.done:
             return b""
         state = self._runs.state(self._run)
@@ -53,7 +53,7 @@ class RunEvents:
         return self._event("progress", **native.progress_fields(progress))
 
     def _deltas(self) -> bytes:
-        """Neighbouring outputs of one sample make one event, so that every offset told is exact."""
+        """One event for consecutive outputs of one sample, so that the offset in each event is exact."""
         events, group = [], list[GenerateOutput]()
         for output in self._run.outputs[self._offset :]:
             if group and output.index != group[0].index:
@@ -101,5 +101,5 @@ def take(followed: Iterable[RunEvents], runs: Runs) -> bytes:
 
 
 def missing(id: str, error: NotFound) -> bytes:
-    """The one event of a run that is not there."""
+    """The only event of a run that does not exist."""
     return native.event("error", id, 0, state="error", error=native.error_fields(error))

@@ -19,7 +19,7 @@ class Silence:
         self._sounds += 1
 
     async def lasts(self, allowed: Callable[[], int | None]) -> int:
-        """Return once nothing was said for the seconds that were `allowed` all the while, None: nothing is awaited."""
+        """Return once the engine has been silent for `allowed()` seconds without a change of that; None is no limit."""
         silent, heard, before = 0, self._sounds, allowed()
         while before is None or silent < before:
             await asyncio.sleep(1)
