@@ -1,4 +1,4 @@
-"""`nbgen.serve(model, tokenizer)`: the model that is being trained in this kernel, behind a server of its own.
+"""`nbgen.serve(model, tokenizer)`: serves the model that is being trained in this kernel, by a server of its own.
 
 Notebook code imports the engine only here and in `module_export`: the engine runs in a thread, as the weights are in
 this process. The server is another process, which answers while this one is busy and ends with it.
@@ -20,9 +20,9 @@ from nbgen.notebook.private_server import PrivateServer
 
 __all__ = ["LiveModel", "LiveServer"]
 
-#: Where the server finds the engine, in a folder of their own.
+#: Name of the socket at which the server finds the engine, in a private folder.
 SOCKET = "engine"
-#: Bytes that the path of a Unix socket may have on every system.
+#: The longest path of a Unix socket that every system accepts, in bytes.
 SOCKET_PATH = 103
 
 

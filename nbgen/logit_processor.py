@@ -108,7 +108,7 @@ class Named:
 
 
 def wire(processor: Any) -> str:
-    """What `custom_logit_processor` takes for a class with `to_str`, `{"name": …, "args": {…}}`, or such a text.
+    """Encode a class with `to_str`, a `{"name": …, "args": {…}}`, or such a text for `custom_logit_processor`.
 
     Raises ValueError or AttributeError for anything else.
     """
@@ -171,7 +171,7 @@ def _unpickle(digits: str) -> CustomLogitProcessor:
 def _token_ids(params: dict[str, Any], logits: Any) -> Any:
     """The checked ids in a processor's parameters: an id outside the vocabulary would crash a GPU's context."""
     ids, vocab_size = params.get("token_ids", []), logits.shape[-1]
-    if isinstance(ids, type(logits)):  # an index, made of ids that were checked
+    if isinstance(ids, type(logits)):  # an index tensor of ids that were checked already
         return ids
     whole = isinstance(ids, list) and set(map(type, ids)) <= {int}
     if not whole or (ids and not 0 <= min(ids) <= max(ids) < vocab_size):

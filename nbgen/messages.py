@@ -47,7 +47,7 @@ class ChatMessage(Struct, frozen=True, tag=False):
 
     @property
     def text(self) -> str:
-        """Its text alone."""
+        """Its text, without media."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
@@ -79,10 +79,10 @@ class Tensor(Struct, frozen=True, tag=False):
 class Media(Struct, frozen=True, tag=False):
     """An image, a sound or a video of a prompt.
 
-    "raw" is an encoded file in `data` (PNG, WAV, MP4), "frames" are a video's: image files as BYTES elements.
-    "processor_output" is what the model's own processor makes of one, "precomputed_embedding" its place in the prompt
-    already embedded (`feature`, `[tokens, width]`): both in `tensors`, named as the model's forward names them.
-    `options` are the processor's own.
+    "raw" is an encoded file in `data` (PNG, WAV, MP4); "frames" are a video's frames: image files as BYTES elements.
+    "processor_output" is the output of the model's own processor, "precomputed_embedding" the embeddings of its place
+    in the prompt (`feature`, `[tokens, width]`): both in `tensors`, named as the model's forward names them. `options`
+    are passed to the processor.
     """
 
     type: MediaType

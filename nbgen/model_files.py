@@ -73,7 +73,7 @@ def stamp(name: str) -> Stamp:
     try:
         folder = model_folder(name)
         files = [(path.name, path.stat()) for path in folder.iterdir() if path.is_file()] if folder else []
-    except (OSError, ModelError):  # loading says what is wrong with it
+    except (OSError, ModelError):  # loading reports the error
         return frozenset()
     return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
@@ -84,7 +84,7 @@ def _is_hub_id(name: str) -> bool:
 
 
 def check_files(folder: Path, name: str) -> None:
-    """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
+    """Raise ModelError for a folder that lacks a readable configuration, a tokenizer or complete safetensors."""
     try:
         os.listdir(folder)  # a folder that may not be listed would look empty
         os.stat(os.path.join(folder, os.curdir))  # as would one that may not be entered, since Python 3.14

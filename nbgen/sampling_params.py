@@ -1,4 +1,4 @@
-"""How to choose tokens and when to stop: the one place that defaults and checks these options.
+"""The sampling parameters: how to choose tokens and when to stop. The one place for their defaults and checks.
 
 Ranges and meanings follow `sampling_params.py` of SGLang 0.5.23, whose names every layer uses.
 Knows nothing of the model: what depends on a vocabulary or a context length is checked in the engine.
@@ -63,7 +63,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 class WrongType(InvalidRequest):
-    """A value of another JSON type than the option takes, whatever its range."""
+    """A value whose JSON type the option does not take, whatever its range."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -25,7 +25,7 @@ from nbgen.protocols.responses import to_be_counted
 from nbgen.protocols.responses_body import UNSUPPORTED_IN_TOOLS
 from nbgen.sampling_params import GRAMMARS
 
-#: Known fields that are not served, with the values that ask for nothing.
+#: Known fields that are not supported, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "container": (None,),
     "mcp_servers": (None, []),
@@ -60,7 +60,7 @@ class Tool(msgspec.Struct):
 
 
 class ToolChoice(msgspec.Struct):
-    """What the model may and must call."""
+    """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str = ""
@@ -82,7 +82,7 @@ class Format(msgspec.Struct):
 
 
 class OutputOptions(msgspec.Struct):
-    """How the answer is to be."""
+    """The answer's effort and format."""
 
     effort: str | None = None
     format: Format | None = None

@@ -20,7 +20,7 @@ MAX_ITEMS = 20
 
 
 class CreateBody(msgspec.Struct, kw_only=True):
-    """The body that creates a conversation, with items and metadata if it likes."""
+    """The body that creates a conversation, optionally with items and metadata."""
 
     items: list[Item] | None = None
     metadata: dict[str, str] | None = None

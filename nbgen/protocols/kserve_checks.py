@@ -44,7 +44,7 @@ def _who(inference: Inference) -> str:
 
 
 def _check_number(inference: Inference, spec: ModelSpec) -> None:
-    """The message names a range only where some inputs are optional."""
+    """Raise InvalidRequest for missing inputs. The message names a range only if some inputs are optional."""
     found, declared, required = len(inference.inputs), len(spec.inputs), spec.num_required
     missing = [item.name for item in spec.inputs if not item.optional and item.name not in inference.inputs]
     if not missing and found >= required:

@@ -37,7 +37,7 @@ MAX_TOP_LOGPROBS = 20
 
 #: The callers' name for the options of a chat template.
 OF_TEMPLATES = {"template_options": "chat_template_kwargs"}
-#: Known fields that are not served yet, with the values that ask for nothing.
+#: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),

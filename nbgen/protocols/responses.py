@@ -35,7 +35,7 @@ class Memory(Protocol):
 
 
 class ResponseCall(NamedTuple):
-    """What one call asks for."""
+    """The call in a body, with the items that it adds and those that it continues."""
 
     id: str
     body: Body

@@ -30,7 +30,7 @@ INCLUDABLE = {
 MAX_METADATA = 16
 MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
-#: Known fields that are not served, with the values that ask for nothing.
+#: Known fields that are not supported, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt": (None,),
     "context_management": (None, []),

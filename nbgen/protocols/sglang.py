@@ -35,7 +35,7 @@ from nbgen.word_lists import WordLists
 MAX_PROMPTS = 1024
 MAX_TIMEOUT = 600
 
-#: Known fields that this server does not serve yet, with the values that ask for nothing.
+#: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "session_params": (None,),
     "return_flat_raw_top_logprobs": (None, False),

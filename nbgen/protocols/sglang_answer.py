@@ -147,7 +147,7 @@ def error_body(error: NbgenError) -> bytes:
 
 
 def error_event(error: NbgenError) -> bytes:
-    """An error that comes after the stream began: its last event but `[DONE]`."""
+    """An error after the stream began: the last event before `[DONE]`."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     fields = {"message": error.message, "type": kind, "code": error.status, "retryable": error.retryable}
     return sse.encode(msgspec.json.encode({"error": fields}))

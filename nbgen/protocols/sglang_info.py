@@ -1,4 +1,4 @@
-"""What SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
+"""Answers what SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
 
 Every feature flag is truthful: an absent feature is false. No secret is shown, and no path except the model's name.
 Knows neither HTTP nor the engine process.

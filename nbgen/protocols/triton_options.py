@@ -110,7 +110,7 @@ NAMES = {
     "stop_ids": "stop_words_list",
 }
 CANONICAL = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
-#: Datatypes that a client may send instead.
+#: Datatypes that are accepted instead of an option's own.
 _ALSO = {"INT32": ("INT64", "UINT32", "UINT64"), "UINT64": ("INT64", "INT32", "UINT32"), "FP32": ("FP64",)}
 
 

@@ -48,7 +48,7 @@ class Adapters:
 
     @property
     def loaded(self) -> dict[str, str]:
-        """Names and folders of those that the present model's engine has, or will have once it runs."""
+        """Names and folders of the adapters that the present model's engine has, or will have once it runs."""
         return {name: folder for name, folder in self._present.folders.items() if name in self._present.loaded}
 
     @property

@@ -1,4 +1,4 @@
-"""Anthropic's routes: messages made, their tokens counted."""
+"""Anthropic's routes: generate messages, and count their tokens."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             self._loading = asyncio.gather(self._load(), self.models.load_modules(self.log))
 
     async def stop_extension(self) -> None:
-        """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
+        """End the engine and remove all files. Never raises, since Jupyter would then not stop at all."""
         if self._off:
             return
         seconds = DRAIN_SECONDS_ALONE if self.stands_alone and not self.stop_on_eof else DRAIN_SECONDS

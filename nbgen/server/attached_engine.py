@@ -1,4 +1,4 @@
-"""An engine that runs elsewhere, in the process of whoever owns its model: connected to, never started."""
+"""Connects to an engine that runs elsewhere, in the process that owns its model. Starts none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logging import Logger
 
 from nbgen.server.engine_channel import EngineChannel
 
-#: After this an engine that does not end is given up.
+#: An engine that has not closed its end after this time is given up.
 CLOSE_SECONDS = 5.0
 
 

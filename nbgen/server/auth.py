@@ -51,7 +51,7 @@ class AuthenticatedHandler(APIHandler):
 
     @property
     def app(self) -> NbgenApp:
-        """The extension, which has the server's models and whatever else its routes share."""
+        """The extension, which holds the server's models and all else that the routes share."""
         found: NbgenApp = self.settings["nbgen"]
         return found
 

@@ -56,7 +56,7 @@ class EngineChannel:
         self._writer.close()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the engine, or the connection to it, at once."""
         raise NotImplementedError
 
     async def end(self, patience: float) -> str:

@@ -284,7 +284,7 @@ class EngineClient(EngineLife):
                 self._give_up(self._load_error(message.message))
 
     def _not_read(self, process: EngineChannel, message: Unreadable) -> None:
-        """Whoever asked hears of it, by whichever way the answer would have come."""
+        """Fail what waits for the answer: a listener, a memory command or an adapter command."""
         self._log.error("A message about %s could not be read: %s", message.rid, message.error)
         if (listener := self._listeners.get(message.rid)) is not None:
             listener.fail(from_status(message.status, message.error))

@@ -78,7 +78,7 @@ class EngineLife:
 
     @property
     def closed(self) -> bool:
-        """Whether the server is stopping, so that nothing new is taken."""
+        """Whether the server is stopping, so that new requests are refused."""
         return self._closed
 
     @property
@@ -238,7 +238,7 @@ class EngineLife:
 
         try:
             await process.listen(hear)
-        except Exception:  # a fault of our own must not leave anybody waiting
+        except Exception:  # a bug of our own must not leave anybody waiting
             self._log.exception("What the engine says cannot be taken in")
             self._cause = "the server could not take in what the engine said"
             process.kill()

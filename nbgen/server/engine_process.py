@@ -1,4 +1,4 @@
-"""The engine's process: started by module name, spoken to in frames over an inherited socket pair, always reaped.
+"""The engine's process: started by module name, connected by an inherited socket pair with frames, always reaped.
 
 Knows nothing of requests or restarts. Must be spawned on a thread that lives as long as the server: the child asks
 the kernel to end it when that thread does.
@@ -87,7 +87,7 @@ class EngineProcess(EngineChannel):
         return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
     def last_words(self) -> str:
-        """The child's last lines as a client may see them: no tracebacks, paths or addresses."""
+        """The child's last log lines in a form fit for clients: no tracebacks, paths or addresses."""
         lines = [line for line in self._lines if line and not line.startswith((" ", "Traceback", "\t"))]
         return " / ".join(_PRIVATE.sub("…", line)[:200] for line in lines[-3:])
 

@@ -1,6 +1,6 @@
 """The reading end of a channel to an engine: decodes messages from the incoming bytes.
 
-Messages are handed on inside the event loop's read callback, so that no task has to wake for a token. Does not know
+Messages are delivered inside the event loop's read callback, so that no task has to wake for a token. Does not know
 what the messages mean.
 """
 
@@ -83,7 +83,7 @@ class FrameReader(asyncio.StreamReader):
         return messages
 
     def _end(self) -> int:
-        """Where the first message ends, as far as that is known. Raises ValueError for an impossible length."""
+        """Where the first message ends, or its header while that is incomplete. Raises ValueError for a bad length."""
         if len(self._held) < FRAME_HEADER:
             return FRAME_HEADER
         return FRAME_HEADER + frame_length(self._held[:FRAME_HEADER])

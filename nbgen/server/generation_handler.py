@@ -1,6 +1,6 @@
-"""What every dialect's generating route does with its requests: start runs, wait, answer whole or as a stream.
+"""The base of all routes that generate, in any dialect: starts runs, waits, and answers whole or as a stream.
 
-A subclass parses the body and renders; it knows its dialect, this module knows none.
+A subclass parses the body and renders the answer; only it knows the dialect.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class ItemIndex:
                 self._found[item["id"]] = left
 
     def find(self, id: str) -> Item | None:
-        """An item of this id."""
+        """The item of this id, if there is one."""
         found = self._found.get(id)
         return found[-1][1] if found else None
 

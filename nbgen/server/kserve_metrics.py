@@ -55,5 +55,5 @@ def _head(name: str, words: str, kind: str) -> str:
 
 
 def _labels(model: ServedModel, between: str = "") -> str:
-    """Names and versions hold no character that would need an escape."""
+    """A model's labels. Names and versions hold no character that needs an escape."""
     return f'model="{model.spec.name}",{between}version="{model.spec.version}"'

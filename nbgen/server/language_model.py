@@ -24,7 +24,7 @@ from nbgen.server.served_model import ServedModel
 from nbgen.server.statistics import Timing
 from nbgen.tensor_spec import ModelSpec
 
-#: What the index calls each state of the engine.
+#: The repository index's name of each state of the engine.
 STATES: dict[State, ModelState] = {
     "ready": "READY",
     "stopped": "READY",  # the first request starts it
@@ -118,7 +118,7 @@ class LanguageModel(ServedModel):
             raise Unavailable(error.message) from None
 
     async def _whole(self, runs: list[Run], reader: Reader) -> AsyncIterator[list[list[Sample]]]:
-        """The samples of each run, once all have ended; the first error ends all."""
+        """Yield the samples of each run once all have ended; the first error is raised for all."""
         while not all(run.ended is not None for run in runs):
             for run in runs:
                 _raise_error(run)

@@ -56,7 +56,7 @@ class Metrics:
         registry.register(self)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """All metrics, in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -116,7 +116,7 @@ class Metrics:
 class TokenTimes:
     """A model's tokens and the times between them, as a histogram.
 
-    prometheus_client's own would cost more than a token's decoding: three locks, and a search through all buckets.
+    prometheus_client's histogram would cost more than a token's decoding: three locks, and a search of all buckets.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ def of_model(config: EngineConfig, files: Stamp) -> str:
     """A model's identity. `files` are those of its folder; for a hub model the downloaded commit counts instead."""
     try:
         folder = model_files.model_folder(config.model)
-    except ModelError:  # loading says what is wrong with it
+    except ModelError:  # loading reports the error
         folder = None
     place = str(folder.resolve()) if folder else f"{config.model}@{model_hub.commit(config.model)}"
     read = (config.dtype, config.quantization, config.sampling_defaults, config.context_length)

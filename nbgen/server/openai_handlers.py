@@ -103,7 +103,7 @@ class ChatCompletionsHandler(CallHandler):
 
 
 class ScoreHandler(CallHandler):
-    """How likely tokens are to come next, after a query with each of several items."""
+    """The probabilities of tokens to come next, after a query with each of several items."""
 
     async def post(self) -> None:
         self._scoring = await self.parsed(scores.parse_score)

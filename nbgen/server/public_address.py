@@ -20,7 +20,7 @@ Addresses = list[tuple[int, Any]]
 
 
 def is_public(address: str) -> bool:
-    """Whether an address, as a resolver spells it, is one that anybody may reach from anywhere."""
+    """Whether an IP address, as a resolver writes it, is globally reachable."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -48,6 +48,6 @@ class PublicResolver(Resolver):
         return addresses
 
     async def look_up(self, host: str, port: int) -> Addresses:
-        """What the system's resolver knows of a name."""
+        """The addresses of a name from the system's resolver."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [(family, address) for family, _, _, _, address in found]

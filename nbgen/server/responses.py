@@ -1,4 +1,4 @@
-"""Responses that can be fetched, continued and referred to later, as OpenAI's are.
+"""OpenAI's responses, which can be fetched, continued and referred to later.
 
 Kept in memory, the oldest forgotten first. Knows no HTTP; a run is read, never changed.
 """

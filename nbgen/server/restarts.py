@@ -36,7 +36,7 @@ class Restarts:
         self._crashes.append(time.monotonic())
 
     def forget(self) -> None:
-        """Begin anew, for another model."""
+        """Forget all crashes, for another model."""
         self._crashes.clear()
 
     @property

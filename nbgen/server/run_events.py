@@ -1,4 +1,4 @@
-"""Turns the runs that a reader follows into events of nbgen's own API, from the offsets where they left off."""
+"""Renders the runs that a reader follows as events of nbgen's own API, from the offsets where the reader left off."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RunEvents:
 
 
 def take(followed: Iterable[RunEvents], runs: Runs) -> bytes:
-    """The events of all of them since the last call; the queue is counted once."""
+    """The events of all followed runs since the last call; places in the queue are computed at most once."""
     places = cache(runs.places)
     return b"".join(events.take(places) for events in followed)
 

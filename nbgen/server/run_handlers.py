@@ -20,7 +20,7 @@ from nbgen.sse import KEEP_ALIVE
 
 
 class RunsBaseHandler(NbgenHandler):
-    """What the routes about runs share."""
+    """The base of the routes about runs."""
 
     async def start(self, body: RunBody) -> Run:
         """The run that `body` asks for: a new one, or the one that already has its id."""

@@ -105,7 +105,7 @@ class Run:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds to the first token."""
+        """Seconds to the first token (TTFT)."""
         return None if self.first_token is None else self.first_token - self.started
 
     @property
@@ -176,7 +176,7 @@ def _call(watchers: set[Callable[[], None]]) -> None:
     for watcher in tuple(watchers):
         try:
             watcher()
-        except Exception:  # a watcher is a reader's, which may raise anything
+        except Exception:  # watchers belong to readers, and may raise anything
             log.exception("A watcher of a run failed")
 
 
@@ -213,7 +213,7 @@ class Runs:
     def start(self, run: Run) -> None:
         """Hand the run to the engine.
 
-        Raises Conflict for an id in flight, Unavailable for too many, InvalidRequest for a chat that is full.
+        Raises Conflict for an id in flight, Unavailable for too many live runs, InvalidRequest for a full chat.
         """
         if run.id in self._live:
             raise Conflict(f"Duplicate request ID detected: {run.id}", field="rid")
@@ -279,7 +279,7 @@ class Runs:
             self._engine.abort(id)
 
     def sweep(self) -> None:
-        """Forget finished runs beyond what is kept: by age, by number and by size."""
+        """Forget finished runs beyond the limits of age, number and size."""
         if self._live:
             self._on_activity()
         outputs = sum(len(run.outputs) for run in self._finished.values())

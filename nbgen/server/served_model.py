@@ -31,7 +31,7 @@ class ServedModel:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise the NbgenError that keeps the interface from being read, if there is one."""
+        """Raise the error that keeps the model's interface from being read, if there is one."""
 
     @property
     def device(self) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 SILENT_SECONDS = 30
-#: While it starts and loads, which a slow disk or network may hold up without a sign.
+#: Limit while the engine starts and loads, when a slow disk or network may keep it silent.
 LOADING_SECONDS = 300
 
 

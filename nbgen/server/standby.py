@@ -29,7 +29,7 @@ class Standby:
         return self._process.pid if self._process else None
 
     async def take(self) -> EngineProcess:
-        """A process that waits for its model. Raises OSError where none can be started."""
+        """The standby process, or a fresh one. Raises OSError if none can be started."""
         self._stop_making()
         process, self._process = self._process, None
         if process is not None and not process.alive:

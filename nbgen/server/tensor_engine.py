@@ -52,7 +52,7 @@ class TensorEngine:
     """One process for all modules. `generation` is its number, or the next one's; modules of earlier ones are gone."""
 
     def __init__(self, config: EngineConfig, log: Logger) -> None:
-        self.generation = 1  # 0 is nobody's
+        self.generation = 1  # 0 means "not loaded"
         self._config = config
         self._log = log
         self._process: EngineProcess | None = None
@@ -107,7 +107,7 @@ class TensorEngine:
         return Loaded(state.device, generation)
 
     def unload(self, name: str) -> None:
-        """Let a module go."""
+        """Unload a module."""
         if self._process is not None:
             self._process.send(UnloadModule(name=name))
 
@@ -145,7 +145,7 @@ class TensorEngine:
             await asyncio.wait_for(asyncio.shield(self._life), STOP_PATIENCE + 4)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process at once."""
         if self._process is not None:
             self._process.kill()
 
@@ -175,7 +175,7 @@ class TensorEngine:
         """Handle the process's messages until its channel closes; then fail the calls that it left unanswered."""
         try:
             await process.listen(self._hear)
-        except Exception:  # a fault of our own must not leave anybody waiting
+        except Exception:  # a bug of our own must not leave anybody waiting
             self._log.exception("What the process for modules says cannot be taken in")
             process.kill()
         self._process = None

@@ -147,12 +147,12 @@ class TensorModel(ServedModel):
             raise Unavailable(f"failed to load '{entry.name}': {error.message}") from None
         self.entry, self._error = entry, ""
         self.load_seconds = time.monotonic() - started
-        if self.unloaded:  # meanwhile
+        if self.unloaded:  # it was taken out of service during the load
             self.leave()
 
 
 def _interface(spec: ModelSpec) -> tuple[object, ...]:
-    """What a request is checked against."""
+    """The parts of the spec that requests are checked against."""
     return spec.inputs, spec.outputs, spec.max_batch_size
 
 
