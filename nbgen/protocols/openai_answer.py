@@ -268,7 +268,7 @@ def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> d
 
 
 def _usage(samples: list[list[Sample]]) -> dict[str, Any]:
-    """Token counts: each prompt counts once, and each of its samples."""
+    """Token counts: a prompt counts once, even with several samples; every sample counts."""
     prompt = sum(group[0].prompt_tokens for group in samples)
     cached = sum(group[0].cached_tokens for group in samples)
     completion = sum(sample.completion_tokens for group in samples for sample in group)

@@ -102,7 +102,7 @@ class Sample:
 
 
 def usage(samples: list[Sample]) -> dict[str, int]:
-    """Token counts of a request: the prompt counts once, and each sample."""
+    """Token counts of a request: the prompt counts once, and every sample counts."""
     return {
         "prompt_tokens": samples[0].prompt_tokens,
         "completion_tokens": sum(sample.completion_tokens for sample in samples),
