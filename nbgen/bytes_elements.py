@@ -1,6 +1,6 @@
-"""The elements of a BYTES tensor on KServe v2's binary wire: each behind its length in 4 bytes, little-endian.
+"""Packs and unpacks BYTES tensors in KServe v2's binary format: each element follows its length, 4 bytes little-endian.
 
-Follows the KServe v2 binary tensor data extension. Knows neither wires nor numpy; protocols and engine read it.
+Follows the KServe v2 binary tensor data extension. Knows neither wires nor numpy; protocols and engine use it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from nbgen.errors import InvalidRequest
 
 LENGTH_BYTES = 4
-#: Elements of one tensor: each is an object of Python's wherever it is looked at.
+#: Most elements of one tensor: each becomes a Python object when it is read.
 MAX_ELEMENTS = 2**21
 
 
 def pack_bytes(items: Iterable[bytes]) -> memoryview:
-    """BYTES elements, each behind its length."""
+    """The elements, each after its length."""
     return memoryview(b"".join(struct.pack("<I", len(item)) + item for item in items))
 
 
 def unpack_bytes(data: memoryview) -> list[bytes]:
-    """BYTES elements. Raises InvalidRequest where lengths and bytes disagree, or there are too many."""
+    """The elements. Raises InvalidRequest if lengths and bytes disagree, or there are too many elements."""
     items: list[bytes] = []
     whole, size, position = bytes(data), len(data), 0
     while position < size:

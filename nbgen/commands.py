@@ -1,4 +1,4 @@
-"""What the engine is told between two steps, and what it answers to that."""
+"""Commands that the engine executes between two steps, and its answers to them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 from nbgen.messages import AbortRequest, Struct
 
-#: What pausing does to what runs: end it, let it give its blocks back and wait, or leave it as it stands.
+#: What a pause does to running sequences: end them, preempt them (they free their blocks), or keep them as they are.
 PauseMode = Literal["abort", "retract", "in_place"]
-#: What the engine can give back of its memory: keys and values with all cached prefixes, or the model as well.
+#: The memory that the engine can release: the KV cache with all cached prefixes, or also the model's weights.
 MemoryTag = Literal["kv_cache", "weights"]
 
 
@@ -19,7 +19,7 @@ class FlushCache(Struct, frozen=True):
 
 
 class PauseGeneration(Struct, frozen=True):
-    """Compute nothing until told to continue; requests are taken in and wait."""
+    """Compute nothing until told to continue; new requests are accepted and wait."""
 
     mode: PauseMode = "abort"
 
@@ -29,7 +29,7 @@ class ContinueGeneration(Struct, frozen=True):
 
 
 class ReleaseMemory(Struct, frozen=True):
-    """End all requests with an error, give memory back, and refuse requests until it is resumed.
+    """End all requests with an error, release memory, and refuse requests until it is resumed.
 
     `tags` has "kv_cache", alone or with "weights". Answered by one `MemoryState`.
     """
@@ -39,14 +39,14 @@ class ReleaseMemory(Struct, frozen=True):
 
 
 class ResumeMemory(Struct, frozen=True):
-    """Take released memory again, the weights first. Answered by one `MemoryState`, after any `LoadProgress`."""
+    """Allocate released memory again, the weights first. Answered by one `MemoryState`, after any `LoadProgress`."""
 
     rid: str
     tags: list[MemoryTag]
 
 
 class MemoryState(Struct, frozen=True):
-    """What is released now; requests are served when nothing is. `error`, of `status`, says why it is not as asked."""
+    """The memory that is released now; requests are served if none is. `error`, with `status`, tells of a failure."""
 
     rid: str
     released: list[MemoryTag] = msgspec.field(default_factory=list)
@@ -63,14 +63,14 @@ class LoadAdapter(Struct, frozen=True):
 
 
 class UnloadAdapter(Struct, frozen=True):
-    """Let an adapter go once the requests that came before this have ended. Answered by one `AdapterState` then."""
+    """Unload an adapter once all earlier requests for it have ended. Answered by one `AdapterState` then."""
 
     rid: str
     name: str
 
 
 class AdapterState(Struct, frozen=True):
-    """What `rid` asked of an adapter is done; or not, and `error` says why."""
+    """The adapter command `rid` is done, or has failed: then `error` says why."""
 
     rid: str
     name: str
@@ -78,7 +78,7 @@ class AdapterState(Struct, frozen=True):
     status: int = 400
 
 
-#: What names an adapter, or takes its name away.
+#: Commands that load and unload adapters.
 AdapterCommand = LoadAdapter | UnloadAdapter
-#: What the engine is told between two steps; only memory has an answer.
+#: Commands that the engine executes between two steps; only those about memory are answered.
 Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory

@@ -1,14 +1,14 @@
-"""Dates, times, durations, addresses and other formats that JSON has, as patterns that only what there can be matches.
+"""Regexes for the string formats of JSON schemas: dates, times, durations, addresses. They match only possible values.
 
-Seconds have at most six decimals, which Python reads, and years four digits; a duration counts up to six digits of each
-unit, for a model that loves digits must get on. Knows no schema.
+Seconds have at most six decimals, as many as Python reads, and years four digits; each unit of a duration has at most
+six digits, so that a model cannot repeat digits for ever. Knows no schema.
 """
 
 _TO_28, _TO_30, _TO_31 = (f"(0[1-9]|1[0-9]|2[0-{last}]{more})" for last, more in ((8, ""), (9, "|30"), (9, "|3[01]")))
 _LEAP_YEAR = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([13579][26]|[2468][048])00)"
 _MONTH = f"((0[13578]|1[02])-{_TO_31}|(0[469]|11)-{_TO_30}|02-{_TO_28})"
 DAY = f"([1-9][0-9]{{3}}-{_MONTH}|{_LEAP_YEAR}-02-29)"
-#: Not `(\.[0-9]{1,6})?`, which xgrammar takes for digits that need no point.
+#: Not `(\.[0-9]{1,6})?`, which xgrammar misreads as digits without a required point.
 FRACTION = r"(\.[0-9]{0,5}[0-9])?"
 CLOCK = f"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{FRACTION}"
 ZONE = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -19,7 +19,7 @@ _MONTHS = f"{_COUNT}M({_COUNT}D)?"
 _DAYS = f"({_COUNT}Y({_MONTHS})?|{_MONTHS}|{_COUNT}D)({_HOURS})?"
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _LABEL = "[A-Za-z0-9](-?[A-Za-z0-9]){0,30}"
-#: An address with a host, of which a length may be told: `uri` alone is a back end's.
+#: A URI with a host, used when its length is limited; without a limit the back end has its own `uri`.
 ADDRESS = (
     rf"^[A-Za-z][a-z0-9+]{{1,9}}://(({_LABEL}\.){{0,3}}[A-Za-z]{{1,20}}|({_BYTE}\.){{3}}{_BYTE})(:[1-9][0-9]{{0,3}})?"
     r"($|[/?#]([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-F]{2})*$)"
@@ -31,8 +31,8 @@ _ATOM, _LETTER = "[A-Za-z0-9_+-]", "[A-Za-z0-9]"
 
 
 def email(least: int, most: int | None) -> str | None:
-    """Addresses of so many characters, each side of which may have half of them; None for lengths that few have."""
-    half = (min(143 if most is None else most, 143) - 17) // 2  # no more than 63: a label of a host has no more
+    """E-mail addresses of such lengths, each side up to half of `most`; None for limits that exclude most addresses."""
+    half = (min(143 if most is None else most, 143) - 17) // 2  # at most 63, the limit of a host's label
     if half < 20 or least > len("a@b.cd"):
         return None
     part = (half - 1) // 2
@@ -43,7 +43,7 @@ def email(least: int, most: int | None) -> str | None:
     return rf"^{name}@{host}\.([A-Za-z]{{2,4}}\.)?[A-Za-z]{{2,10}}$"
 
 
-#: By the formats of JSON schemas, which RFC 3339 defines; addresses, whose numbers begin with no zero; and pydantic's.
+#: By format of JSON schemas: RFC 3339's; addresses, whose numbers have no leading zeros; and pydantic's formats.
 OF_FORMATS = {
     "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",
     "uuid": _UUID % (_HEX, _HEX),
@@ -54,7 +54,7 @@ OF_FORMATS = {
     "date-time": f"^{DAY}T{CLOCK}{ZONE}$",
     "duration": f"^P({_DAYS}|{_HOURS}|{_COUNT}W)$",
 }
-#: What is of a format as well, where a pattern beside it does not take all that the one above does.
+#: Narrower patterns of a format, for a schema whose own `pattern` does not match all that the one above does.
 NARROWER = {
     "uuid": _UUID % ("[1-8]", "[89abAB]"),
     "date-time": f"^{DAY}T{CLOCK}Z$",

@@ -1,5 +1,5 @@
-"""What the owner of the server decides about the engine: one frozen struct, the only place for its defaults, and for
-the words about them.
+"""The engine's options, which the server's owner sets: one frozen struct, the only place for their defaults and
+descriptions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Meta
 #: The model that ships inside the package, by its short name.
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "demo" / "model"
-#: Tokens to a block of the KV cache.
+#: Tokens per block of the KV cache.
 BLOCK_SIZE = 16
 
 
@@ -121,10 +121,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def words(cls) -> dict[str, str]:
-        """What is said of each field above, for whoever chooses it."""
+        """The description of each field, by name, for help texts."""
         hints = get_type_hints(cls, include_extras=True)
         return {name: hints[name].__metadata__[0].description for name in cls.__struct_fields__}
 
     def chunk_on(self, device: str) -> int:
-        """Prompt tokens that one step computes at most on a device ("cpu", "cuda:0")."""
+        """Most prompt tokens that one step computes on a device ("cpu", "cuda:0")."""
         return self.prefill_chunk or (2048 if device.startswith("cuda") else 512)

@@ -1,4 +1,4 @@
-"""What the server tells a fresh engine process to load, and what the process says of itself from then on."""
+"""What the server tells a fresh engine process to load, and the messages by which the process reports its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LoadModel(Struct, frozen=True):
 
 
 class LoadProgress(Struct, frozen=True):
-    """A step of loading. `done` and `total` count bytes, or are both 0 where nothing can be counted."""
+    """A step of loading. `done` and `total` count bytes; both are 0 if nothing can be counted."""
 
     stage: str
     done: int = 0
@@ -23,7 +23,7 @@ class LoadProgress(Struct, frozen=True):
 
 
 class ModelInfo(Struct, frozen=True):
-    """What is loaded."""
+    """The properties of the loaded model."""
 
     name: str
     model_type: str
@@ -32,47 +32,47 @@ class ModelInfo(Struct, frozen=True):
     context_length: int
     device: str
     dtype: str
-    #: "A" paged attention, "B" that and pooled recurrent state, "C" transformers' own cache one sequence at a time.
+    #: "A": paged attention; "B": also pooled recurrent state; "C": transformers' own cache, one sequence at a time.
     tier: str
     has_chat_template: bool
     #: Whether its decoder runs through torch.compile.
     compiled: bool = False
-    #: Whose code its layers are: "C++" and "Triton" are nbgen's own, the rest is "transformers".
+    #: Whose code the layers run: "C++" and "Triton" are nbgen's own, the rest is "transformers".
     layers_in: str = "transformers"
-    #: "int8" or "int4" where the server rounds the weights so; of a checkpoint that was quantized before, its format
-    #: and what is kept of it, as "gptq (4 bits)" or "fp8 (written out)".
+    #: "int8" or "int4" if the server rounds the weights to that. For a checkpoint that was already quantized, its
+    #: format and how it is kept, as "gptq (4 bits)" or "fp8 (written out)".
     quantization: str | None = None
-    #: Tokens that the KV cache holds.
+    #: Tokens that fit into the KV cache.
     kv_tokens: int = 0
-    #: Sequences that decode together; 0 where nothing but the configuration limits them.
+    #: Most sequences that decode together; 0 if only the configuration limits them.
     max_running: int = 0
-    #: Tokens that a step guesses at most.
+    #: Most draft tokens of a step (speculative decoding).
     draft_tokens: int = 0
-    #: Whether prompts are computed in pieces.
+    #: Whether prompts are computed in chunks (chunked prefill).
     cuts_prompts: bool = True
     caches_prefixes: bool = True
     #: CPU threads that compute.
     threads: int = 0
-    #: Of `generation_config.json`: the sampling fields it sets.
+    #: The sampling fields that `generation_config.json` sets.
     sampling_defaults: dict[str, float] = msgspec.field(default_factory=dict)
     parameters: int = 0
     weight_bytes: int = 0
-    #: Width of a hidden state; 0 where it cannot be told.
+    #: Width of a hidden state; 0 if unknown.
     hidden_size: int = 0
-    #: Width of an input embedding; 0 where the model takes ids alone.
+    #: Width of an input embedding; 0 if the model takes token ids only.
     embed_size: int = 0
-    #: Experts of one token, over all layers; 0 where there are none.
+    #: Experts that one token is routed to, over all layers; 0 if there are none.
     routed_experts: int = 0
-    #: Whether it makes vectors, not text.
+    #: Whether it computes embeddings instead of text.
     is_embedding: bool = False
-    #: Of one that tells classes apart: what these are called, and whether a text may be of several at once.
+    #: For a classifier: the names of its classes, and whether a text may belong to several of them.
     labels: list[str] = msgspec.field(default_factory=list)
     labels_overlap: bool = False
-    #: Of a reranker, whose chat template asks whether a document answers a query: its tokens for yes and for no.
+    #: For a reranker whose chat template asks whether a document answers a query: its tokens for yes and for no.
     verdicts: list[int] = msgspec.field(default_factory=list)
-    #: What a prompt may hold besides text: of "image", "audio", "video".
+    #: Media that a prompt may hold besides text: some of "image", "audio", "video".
     media: list[str] = msgspec.field(default_factory=list)
-    #: Of its tokenizer: the class, the chat template and special tokens, by the names that transformers has for them.
+    #: The tokenizer's class, chat template and special tokens, by transformers' names.
     tokenizer: dict[str, str | None] = msgspec.field(default_factory=dict)
 
 
@@ -90,40 +90,40 @@ class EngineFailed(Struct, frozen=True):
 
 
 class EngineStatus(Struct, frozen=True):
-    """The engine's pulse: sent between steps, and at least once a second while idle."""
+    """The engine's status, sent between steps, and at least once a second while idle."""
 
     running: int = 0
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
-    #: Tokens that were guessed before they came, and those of them that did.
+    #: Draft tokens that were proposed, and those of them that were accepted (speculative decoding).
     drafted_tokens: int = 0
     accepted_tokens: int = 0
-    #: How often a sequence's step had some.
+    #: How often a step of a sequence had draft tokens.
     draft_steps: int = 0
 
     blocks_total: int = 0
-    #: Free ones and cached ones that nobody uses.
+    #: Free blocks, including cached ones that no sequence uses.
     blocks_free: int = 0
     blocks_cached: int = 0
-    #: Places for states of recurrent layers that prompts can begin from, and those taken.
+    #: Places for snapshots of recurrent layers' states, from which prompts can continue, and those taken.
     snapshots_total: int = 0
     snapshots_kept: int = 0
     paused: bool = False
-    #: Tokens a second, all requests together, since the last pulse.
+    #: Tokens per second over all requests, since the last status.
     throughput: float = 0.0
-    #: Sequences that had to give their blocks back and start again.
+    #: How often a sequence was preempted: it gave its blocks back and started again.
     preemptions: int = 0
-    #: Bytes of the engine's device: taken by this process, and in all.
+    #: Bytes of the engine's device: used by this process, and in total.
     memory_used: int = 0
     memory_total: int = 0
 
     @property
     def accept_rate(self) -> float:
-        """The share of guesses that came true."""
+        """The share of draft tokens that were accepted."""
         return self.accepted_tokens / max(self.drafted_tokens, 1)
 
     @property
     def accept_length(self) -> float:
-        """Tokens that a sequence gained by a step with guesses; 0 where there was none."""
+        """Mean tokens that a sequence gained in a step with draft tokens; 0 before any such step."""
         return 1 + self.accepted_tokens / self.draft_steps if self.draft_steps else 0.0

@@ -30,15 +30,15 @@ from typing import TypeVar
 
 E = TypeVar("E", bound="NbgenError")
 R = TypeVar("R", bound="InvalidRequest")
-#: What is quoted, whole, or a word.
+#: Matches a whole quoted text, or a word.
 _WORDS = re.compile(r"""(?<!\w)(?:'(?:\\.|[^\\'])*'|"(?:\\.|[^\\"])*")(?!\w)|\w+""", re.DOTALL)
 
 
 class NbgenError(Exception):
     """An error with words meant for the user.
 
-    `field` names the offending part of the request as the user wrote it, `code` the fault where clients know it by a
-    name; `retryable` says that the same request may succeed later.
+    `field` names the offending part of the request as the user wrote it; `code` is the name by which clients know the
+    error, if they do; `retryable` says that the same request may succeed later.
     """
 
     status = 500
@@ -146,34 +146,34 @@ def from_status(status: int, message: str, field: str | None = None, code: str |
 
 
 def anew(error: E) -> E:
-    """An error that is kept, to be raised: each raise leaves its frames in the error, and all that these hold."""
+    """A copy of a stored error, to be raised: raising adds a traceback, which keeps all objects of its frames alive."""
     return copy.copy(error)
 
 
 def renamed(error: R, names: Mapping[str, str]) -> R:
-    """The same refusal in the names that its reader knows; what it quotes stays. From afar it begins with its field."""
+    """The error with names replaced by the reader's, except in quotes. Without `field`, the first word is the field."""
     words = _WORDS.sub(lambda found: names.get(found[0], found[0]), error.message)
     field = error.field or re.split(r"\W", error.message, maxsplit=1)[0]
     return type(error)(words, field=names.get(field, error.field), code=error.code)
 
 
 def writable(words: str) -> str:
-    """Of a foreign file or a client: half of a surrogate pair, which JSON can escape, is in no message."""
+    """Escape lone surrogates, which text from a foreign file or a client may hold and no encoder accepts."""
     return words.encode(errors="backslashreplace").decode()
 
 
 def in_words(error: BaseException) -> str:
-    """An error as one line of a table. What is not nbgen's own begins with its type."""
+    """An error as one line of a table. A foreign exception begins with its type."""
     return str(error) if isinstance(error, NbgenError) else f"{type(error).__name__}: {error}"
 
 
 def place_of(words: str) -> tuple[str, str]:
-    """What msgspec says without the place that it names at the end, and that place: "messages[0].role", or ""."""
+    """msgspec's message without the place at its end, and that place: "messages[0].role", or ""."""
     what, _, path = words.partition(" - at `$.")
     return what, path.rstrip("`")
 
 
 def no_character(error: UnicodeEncodeError) -> InvalidRequest:
-    """The refusal of a text that is no Unicode."""
+    """The refusal of a text with a lone surrogate."""
     half = error.object[error.start]
     return InvalidRequest(f"the text has {half!r}, half of a surrogate pair, which is no character: take it out")

@@ -1,6 +1,6 @@
-"""The frames that all messages between processes travel in: four bytes of length (big-endian), one msgpack object.
+"""The frames of all messages between processes: four bytes of length (big-endian), then one msgpack object.
 
-An object has a tag, its struct's name. Knows no sockets.
+Each object is tagged with its struct's name. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MAX_FRAME = 256 * 2**20
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
-    """What `rid` asked, or is answered, could not be read: `error` says why, as by which value of a wrong type."""
+    """The request or the answer of `rid` could not be decoded. `error` says why: which value has a wrong type, say."""
 
     rid: str
     error: str
     status: int = 400
 
 
-#: What is asked of the process that runs plain modules.
+#: Messages to the process that runs plain modules.
 ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
 ToEngine = LoadModel | Request | TensorPiece | Command | AdapterCommand | ToModules
 FromEngine = (
@@ -58,14 +58,14 @@ from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decod
 
 
 def encode_frame(message: ToEngine | FromEngine) -> bytes:
-    """The message with its length in front. Raises ValueError for one that no frame holds."""
+    """The message with its length in front. Raises ValueError for one that is too large for a frame."""
     body = _encoder.encode(message)
     _check(len(body))
     return len(body).to_bytes(FRAME_HEADER, "big") + body
 
 
 def read_by_engine(body: bytes) -> ToEngine | Unreadable:
-    """A frame's message. Raises msgspec's DecodeError for what is none at all."""
+    """A frame's message, or Unreadable for one with wrong values. Raises msgspec's DecodeError if it is no message."""
     try:
         return to_engine_decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -73,7 +73,7 @@ def read_by_engine(body: bytes) -> ToEngine | Unreadable:
 
 
 def read_by_server(body: bytes) -> list[FromEngine]:
-    """A frame's message, or whom it answers where there is no memory for it. Raises msgspec's DecodeError for none."""
+    """A frame's message; without the memory for it, an Unreadable for each of its requests. Raises DecodeError."""
     try:
         return [from_engine_decoder.decode(body)]
     except MemoryError:
@@ -84,7 +84,7 @@ def read_by_server(body: bytes) -> list[FromEngine]:
 
 
 def frame_length(header: bytes | bytearray) -> int:
-    """Bytes that follow a frame's header. Raises ValueError for a length no peer of ours sends."""
+    """Bytes that follow a frame's header. Raises ValueError for a length that no peer of ours sends."""
     length = int.from_bytes(header, "big")
     _check(length)
     return length

@@ -1,4 +1,4 @@
-"""What ids may be: of requests, of runs and of chats. Knows nothing of what has one."""
+"""The form of ids of requests, runs and chats. Does not know what they identify."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def check_identifier(value: str, field: str) -> None:
-    """Raise InvalidRequest for what is none."""
+    """Raise InvalidRequest for an invalid id."""
     if not IDENTIFIER.fullmatch(value):
         raise InvalidRequest(
             f"`{field}` must be 1 to 128 letters, digits or _.:-, got {reprlib.repr(value)}", field=field

@@ -1,6 +1,6 @@
-"""How a TCP connection ends whose other end is gone without a word: asleep, unplugged, or forgotten by what is between.
+"""Ends TCP connections whose other end has vanished silently: asleep, unplugged, or dropped by a router in between.
 
-Options of sockets, the same for both ends. Without them nobody hears of it for hours.
+Sets socket options, the same at both ends. Without them a lost peer goes unnoticed for hours.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-#: Seconds without a byte, after which the system asks for a sign; between two questions; and how many may be in vain.
+#: Seconds without a byte before the first keep-alive probe, seconds between probes, and how many may go unanswered.
 IDLE, INTERVAL, COUNT = 60, 15, 4
 
 _VALUES = {
@@ -16,7 +16,7 @@ _VALUES = {
     "TCP_KEEPALIVE": IDLE,  # macOS's name for it
     "TCP_KEEPINTVL": INTERVAL,
     "TCP_KEEPCNT": COUNT,
-    "TCP_USER_TIMEOUT": 1000 * (IDLE + COUNT * INTERVAL),  # milliseconds, where something was sent: then nobody asks
+    "TCP_USER_TIMEOUT": 1000 * (IDLE + COUNT * INTERVAL),  # milliseconds; for unacknowledged data, without probes
 }
 _UNREAD = socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1)
 _MOST = 2**31 - 1
@@ -25,7 +25,7 @@ Option = tuple[int, int, int]
 
 
 def accepted(options: list[Option]) -> list[Option]:
-    """Those that the system takes: one that it refuses would end each connection that it is meant for."""
+    """The options that the system accepts: one that it refuses would break every connection it is set on."""
     found = []
     with contextlib.suppress(OSError), socket.socket() as unconnected:
         for option in options:
@@ -48,13 +48,13 @@ OPTIONS = accepted(
 
 
 def keep_alive(connection: socket.socket, reader_seconds: float) -> None:
-    """Have the system notice when the other end is gone, if it is a connection over TCP.
+    """Have the system notice when the other end of a TCP connection is gone.
 
-    To the system one that takes nothing is gone as well, so it waits for at least as long as a reader may take nothing.
+    The system also drops a peer that reads nothing, so its limit is at least the `reader_seconds` a reader may stall.
     """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    with contextlib.suppress(OSError):  # it has ended already
+    with contextlib.suppress(OSError):  # the connection has ended already
         for level, name, value in OPTIONS:
             least = int(min(1000 * reader_seconds, _MOST)) if (level, name) == _UNREAD else 0
             connection.setsockopt(level, name, max(value, least))

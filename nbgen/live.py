@@ -1,7 +1,7 @@
-"""`nbgen.serve(model, tokenizer)`: the model that is being trained in this kernel, behind a server of its own.
+"""`nbgen.serve(model, tokenizer)`: serves the model that is being trained in this kernel, by a server of its own.
 
-The notebook meets the engine here and in `module_export`: it computes in a thread, as the weights are here. The server
-is another process, which answers while this one is busy and ends with it.
+Notebook code imports the engine only here and in `module_export`: the engine runs in a thread, as the weights are in
+this process. The server is another process, which answers while this one is busy and ends with it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from nbgen.notebook.private_server import PrivateServer
 
 __all__ = ["LiveModel", "LiveServer"]
 
-#: Where the server finds the engine, in a folder of their own.
+#: Name of the socket at which the server finds the engine, in a private folder.
 SOCKET = "engine"
-#: Bytes that the path of a Unix socket may have on every system.
+#: The longest path of a Unix socket that every system accepts, in bytes.
 SOCKET_PATH = 103
 
 
@@ -46,7 +46,7 @@ class LiveServer:
 
     @property
     def client(self) -> Client | None:
-        """Asks this server."""
+        """A client of this server."""
         return self._server.client if self._server else None
 
     @property
@@ -59,16 +59,16 @@ class LiveServer:
         return self._engine is not None and self._server is not None and self._server.running
 
     def training(self) -> AbstractContextManager[None]:
-        """Around changes by hand, of weights or of what hooks keep for themselves: generation waits, and then uses the
-        new ones, and nothing that was computed before.
+        """Wrap manual changes of weights, or of state kept by hooks: generation waits, and then uses the new values and
+        nothing that was computed before.
 
-        Steps of torch's optimizers need none of this: they are waited for by themselves. Around a whole epoch it gives
+        Steps of torch's optimizers do not need it: generation waits for them by itself. Around a whole epoch it gives
         all processor cores to training.
         """
         return self._model.training() if self._model is not None else nullcontext()
 
     def stop(self) -> None:
-        """End the server and the engine, and wait until what they took is given back. The model stays as it is.
+        """End the server and the engine, and wait until their resources are freed. The model stays as it is.
 
         In a fork of this process it does nothing.
         """
@@ -94,7 +94,7 @@ class LiveServer:
 
 
 def _folder() -> PrivateFolder:
-    """One where the socket's path is not too long."""
+    """A private folder in which the socket's path is not too long."""
     folder = PrivateFolder("nbgen-live-")
     if len(os.fsencode(folder.path / SOCKET)) <= SOCKET_PATH:
         return folder

@@ -1,7 +1,7 @@
-"""What changes the model's scores for a client, and how it travels: SGLang's `CustomLogitProcessor`, wire and class,
-and processors of our own, by name.
+"""Custom logit processors, which change the model's logits for a client, and their wire format: SGLang's class
+`CustomLogitProcessor` as a pickle, and processors of our own by name.
 
-The one module that turns bytes into code, which happens only where the server's owner has allowed it
+The one module that turns bytes into code, which happens only if the server's owner has allowed it
 (`enable_custom_logit_processor`). Knows neither engine nor requests.
 """
 
@@ -17,16 +17,16 @@ from typing import Any
 
 from nbgen.errors import NbgenError
 
-#: Where SGLang 0.5.23 has these classes: pickles of users' classes name this module.
+#: SGLang 0.5.23's module with these classes, which pickles of users' classes refer to.
 SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
 
 
 class CustomLogitProcessor(ABC):
-    """Changes scores before a token is chosen. Subclasses take no arguments and keep no state between steps."""
+    """Changes logits before a token is sampled. Subclasses take no arguments and keep no state between steps."""
 
     @abstractmethod
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None] | None = None) -> Any:
-        """New scores for `logits`, a float tensor `[requests, vocab]`, in place or not.
+        """The changed `logits`, a float tensor `[requests, vocab]`, in place or not.
 
         `custom_param_list` has each request's `custom_params`; in an object, `__req__` describes the request
         (`origin_input_ids`, `output_ids`, `sampling_params`, `rid`). Changes to an object last for the request.
@@ -70,7 +70,7 @@ class AllowedTokensLogitsProcessor(CustomLogitProcessor):
 
 
 class WrongParams(ValueError):
-    """What a processor was told is not what it takes: `token_ids` are no list of tokens of the model, say."""
+    """A processor got unsuitable parameters, for example `token_ids` that are no list of the model's tokens."""
 
 
 #: Processors that need no code from a client: `{"name": "disallowed_tokens", "args": {"token_ids": [1, 2]}}`.
@@ -81,12 +81,12 @@ NAMED: dict[str, type[CustomLogitProcessor]] = {
 
 
 def allowed_tokens(ids: list[int]) -> str:
-    """The processor that keeps an answer within these tokens, as `custom_logit_processor` takes it."""
+    """A processor that allows these tokens only, encoded for `custom_logit_processor`."""
     return json.dumps({"name": "allowed_tokens", "args": {"token_ids": ids}})
 
 
 class Named:
-    """A processor of NAMED; `args` hold for every request that does not say otherwise in its `custom_params`."""
+    """A processor of NAMED; `args` apply to each request that does not override them in its `custom_params`."""
 
     def __init__(self, name: str, args: dict[str, Any]) -> None:
         self._processor = NAMED[name]()
@@ -96,7 +96,7 @@ class Named:
         return self._processor(logits, [self._told(params, logits) for params in custom_param_list])
 
     def _told(self, params: Any, logits: Any) -> dict[str, Any]:
-        """The request's own ids, or else those of `args`, as an index of such scores: made at the first step."""
+        """The request's own ids, else those of `args`, as an index tensor, which is made at the first step."""
         if not isinstance(params, dict | None):
             raise WrongParams("custom_params of a processor that is named must be an object")
         told = params if params and "token_ids" in params else self._args
@@ -108,7 +108,7 @@ class Named:
 
 
 def wire(processor: Any) -> str:
-    """What `custom_logit_processor` takes for a class with `to_str`, `{"name": …, "args": {…}}`, or such a text.
+    """Encode a class with `to_str`, a `{"name": …, "args": {…}}`, or such a text for `custom_logit_processor`.
 
     Raises ValueError or AttributeError for anything else.
     """
@@ -120,12 +120,12 @@ def wire(processor: Any) -> str:
 
 
 def is_code(text: str) -> bool:
-    """Whether to load `text` is to run what its sender wrote. Raises ValueError for no processor at all."""
+    """Whether loading `text` runs code that its sender wrote. Raises ValueError if it is no processor."""
     return "name" not in _fields(text)
 
 
 def may_be_code(text: str) -> bool:
-    """The same; of what is no processor one cannot know."""
+    """As `is_code`, but true for text that is no processor, since it might be code."""
     try:
         return is_code(text)
     except ValueError:
@@ -169,9 +169,9 @@ def _unpickle(digits: str) -> CustomLogitProcessor:
 
 
 def _token_ids(params: dict[str, Any], logits: Any) -> Any:
-    """The ids that a processor was told; a GPU would not survive one outside the vocabulary."""
+    """The checked ids in a processor's parameters: an id outside the vocabulary would crash a GPU's context."""
     ids, vocab_size = params.get("token_ids", []), logits.shape[-1]
-    if isinstance(ids, type(logits)):  # an index, made of ids that were checked
+    if isinstance(ids, type(logits)):  # an index tensor of ids that were checked already
         return ids
     whole = isinstance(ids, list) and set(map(type, ids)) <= {int}
     if not whole or (ids and not 0 <= min(ids) <= max(ids) < vocab_size):

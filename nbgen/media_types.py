@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 MediaType = Literal["image", "audio", "video"]
-#: Of one prompt.
+#: Most media of one prompt.
 MAX_MEDIA = 16
-#: Of a video that is sent as images, and those that are taken of a file.
+#: Most frames of a video sent as images, and most that are sampled from a video file.
 MAX_FRAMES = 256
-#: Of a file.
+#: Largest file.
 MAX_BYTES: dict[MediaType, int] = {"image": 20 * 2**20, "audio": 25 * 2**20, "video": 40 * 2**20}

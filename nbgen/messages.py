@@ -1,4 +1,4 @@
-"""What crosses between the server and the process that runs a language model (`frames` says how).
+"""The messages between the server and the process that runs a language model (`frames` encodes them).
 
 Nothing here is executable: decoding yields these structs or fails. One request is one prompt; a batch is several.
 """
@@ -21,14 +21,14 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
 
 
 class ContentPart(Struct, frozen=True, tag=False):
-    """A piece of a turn: text, or the place of one of the request's media, which stand there in order."""
+    """A piece of a turn: text, or a placeholder for the next of the request's media, in their order."""
 
     type: Literal["text", "image", "audio", "video"]
     text: str = ""
 
 
 class ToolCall(Struct, frozen=True, tag=False):
-    """A function that the model wants called. `arguments` is JSON as it wrote it, an object where all went well."""
+    """A function that the model wants called. `arguments` is JSON as the model wrote it, normally an object."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class ToolCall(Struct, frozen=True, tag=False):
 
 
 class ChatMessage(Struct, frozen=True, tag=False):
-    """One turn of a chat. The model's may hold thoughts and calls, a tool's says which call it is the result of."""
+    """One turn of a chat. The model's may have `reasoning` and `tool_calls`; a tool's has the id of its call."""
 
     role: Literal["system", "user", "assistant", "tool", "query", "document"]
     content: str | list[ContentPart] = ""
@@ -47,7 +47,7 @@ class ChatMessage(Struct, frozen=True, tag=False):
 
     @property
     def text(self) -> str:
-        """Its text alone."""
+        """Its text, without media."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
@@ -79,10 +79,10 @@ class Tensor(Struct, frozen=True, tag=False):
 class Media(Struct, frozen=True, tag=False):
     """An image, a sound or a video of a prompt.
 
-    "raw" is an encoded file in `data` (PNG, WAV, MP4), "frames" are a video's: image files as BYTES elements.
-    "processor_output" is what the model's own processor makes of one, "precomputed_embedding" its place in the prompt
-    already embedded (`feature`, `[tokens, width]`): both in `tensors`, named as the model's forward names them.
-    `options` are the processor's own.
+    "raw" is an encoded file in `data` (PNG, WAV, MP4); "frames" are a video's frames: image files as BYTES elements.
+    "processor_output" is the output of the model's own processor, "precomputed_embedding" the embeddings of its place
+    in the prompt (`feature`, `[tokens, width]`): both in `tensors`, named as the model's forward names them. `options`
+    are passed to the processor.
     """
 
     type: MediaType
@@ -93,13 +93,13 @@ class Media(Struct, frozen=True, tag=False):
 
 
 class TensorOptions(Struct, frozen=True, tag=False):
-    """Which of the model's own numbers a request wants, float32 but for the experts.
+    """Which tensors of the model's internals a request wants, all float32 except the experts.
 
     `logits` `[prompt, vocab]` and `hidden_states` `[prompt, hidden]` (after the last norm) are of the prompt's tokens.
-    `generation_logits` `[output, vocab]` chose the output's tokens, before any sampling option changed them, and
-    `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen. `generation_hidden_states`
-    `[output - 1, hidden]` are those behind every token after the first; `last_hidden_state` `[hidden]` is the last of
-    these, each in the place of the one before it. `routed_experts` is the position from which on each computed token's
+    `generation_logits` `[output, vocab]` are those that the output's tokens were sampled from, before any sampling
+    option changed them; `logprobs` `[output]` is their natural log-softmax at the sampled tokens.
+    `generation_hidden_states` `[output - 1, hidden]` are of the output's tokens after the first; `last_hidden_state`
+    `[hidden]` is the last of these; each one replaces the one before. `routed_experts` is the position from which on
     experts are wanted: int32 `[tokens, layers, experts per token]`. `pooled` is the prompt's "mean" or "last" state.
     """
 
@@ -114,20 +114,20 @@ class TensorOptions(Struct, frozen=True, tag=False):
 
     @property
     def of_states(self) -> bool:
-        """Whether hidden states have to be seen for it."""
+        """Whether it needs hidden states."""
         return bool(self.hidden_states or self.generation_hidden_states or self.last_hidden_state or self.pooled)
 
     @property
     def of_prompt(self) -> bool:
-        """Whether every token of the prompt has to be computed for it."""
+        """Whether it needs every token of the prompt to be computed (no prefix cache)."""
         return self.logits or self.hidden_states or self.pooled == "mean"
 
 
 class ToolOptions(Struct, frozen=True, tag=False):
-    """The functions that the model may want called, as chat templates take them: OpenAI's JSON.
+    """The functions that the model may call, as chat templates take them: OpenAI's JSON.
 
-    It must call one where `required`, and no other than `function` where that is named; several if `parallel`. Where it
-    must, is `guided` or may call one alone, arguments are held to their schemas as far as can be, `strict` ones wholly.
+    If `required` it must call one; if `function` is named, that one only; if `parallel` it may call several. If it must
+    call, is `guided`, or may call one alone, arguments are held to their schemas as far as can be, `strict` ones fully.
     """
 
     tools: list[dict[str, Any]]
@@ -139,20 +139,20 @@ class ToolOptions(Struct, frozen=True, tag=False):
 
 
 class GenerateRequest(Struct, frozen=True):
-    """One prompt, however it was written, and how to continue it. Exactly one of the four inputs is set.
+    """One prompt and how to continue it. Exactly one of `text`, `input_ids`, `input_embeds`, `messages` is set.
 
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
     the model's chat template; `continue_final` continues the last message instead of opening an answer;
-    `template_options` are the template's own variables, `tools` what it tells the model of functions to call. Where
-    `parts` are wanted, an answer's calls come apart from its text, and its thoughts if `thoughts`. `media` stand, in
-    order, where the prompt has placeholders or the messages have parts for them; `media_optional` leaves out what the
-    model does not take instead of refusing it. The answer begins with the tokens of `prefix_ids`: given, not sampled,
-    their text is part of it. Only requests of the same `namespace` share cached prefixes. `adapter` is the name of a
-    LoRA adapter; "" is the base model. A higher `priority` is served first. Requests of one `group` (a call with many
-    prompts) count as waiting only while none of them runs, and the `batch` of them share what one answer may hold.
-    `fit` cuts max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well;
-    `drop_oldest` leaves out the oldest turns of a chat that it does not hold; `echo` sends the prompt's text back,
-    `prompt_ids` its ids. While somebody reads a `streamed` one, long prompts of others are to hold it up little.
+    `template_options` are the template's own variables, `tools` the functions that it tells the model of. With `parts`,
+    an answer's tool calls come separately from its text, and with `thoughts` its reasoning, too. `media` replace, in
+    order, the prompt's placeholders or the messages' media parts; `media_optional` drops media that the model does not
+    take, instead of refusing them. The answer begins with the tokens of `prefix_ids`: they are not sampled, but their
+    text is part of it. Only requests of the same `namespace` share cached prefixes. `adapter` is the name of a LoRA
+    adapter; "" is the base model. A higher `priority` is served first. Requests of one `group` (a call with many
+    prompts) count as waiting only while none of them runs; all `batch` of them share the size limit of one answer.
+    `fit` cuts max_new_tokens to what the context holds instead of refusing it, `truncate` also cuts the prompt's end;
+    `drop_oldest` drops the oldest turns of a chat that is too long for the context; `echo` returns the prompt's text,
+    `prompt_ids` its ids. A `streamed` request is read while it runs: long prompts of others should delay it little.
     """
 
     rid: str
@@ -173,7 +173,7 @@ class GenerateRequest(Struct, frozen=True):
     priority: int = 0
     group: str = ""
     batch: int = 1
-    #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
+    #: A client's own logit processor, as `nbgen.logit_processor` encodes it.
     logit_processor: str | None = None
     params: SamplingParams = SamplingParams()
     words: WordLists | None = None
@@ -188,7 +188,7 @@ class GenerateRequest(Struct, frozen=True):
 
 
 class TokenizeRequest(Struct, frozen=True):
-    """Texts, or one chat, whose token ids are wanted. Answered by a TokenizerAnswer, as is the next."""
+    """Texts, or one chat, to turn into token ids. Answered by a TokenizerAnswer."""
 
     rid: str
     texts: list[str] = []
@@ -201,7 +201,7 @@ class TokenizeRequest(Struct, frozen=True):
 
 
 class DetokenizeRequest(Struct, frozen=True):
-    """Lists of token ids whose texts are wanted."""
+    """Lists of token ids to turn into texts. Answered by a TokenizerAnswer."""
 
     rid: str
     token_ids: list[list[int]]
@@ -209,7 +209,7 @@ class DetokenizeRequest(Struct, frozen=True):
 
 
 class EmbedRequest(Struct, frozen=True):
-    """A text, its ids, or a query and a document, whose embedding is wanted. Answered by an EmbedOutput."""
+    """A text, token ids, or a query with a document, to embed. Answered by an EmbedOutput."""
 
     rid: str
     text: str | None = None
@@ -218,7 +218,7 @@ class EmbedRequest(Struct, frozen=True):
 
 
 class AbortRequest(Struct, frozen=True):
-    """End one request, named exactly."""
+    """End the request with exactly this id."""
 
     rid: str
 
@@ -237,8 +237,8 @@ class TensorPiece(Struct, frozen=True):
 class FinishReason(Struct, frozen=True, tag=False):
     """Why a sequence ended.
 
-    `matched` is the stop string or token id of "stop"; `length` the token budget of "length", where `incomplete` says
-    that a constrained answer was cut before it was whole; the others explain "abort" and "error", as NbgenError does.
+    `matched` is the stop string or token id of "stop". `length` is the token budget of "length"; `incomplete` then
+    says that a constrained answer was cut short. The other fields explain "abort" and "error", as NbgenError's do.
     """
 
     type: Literal["stop", "length", "abort", "error"]
@@ -252,11 +252,11 @@ class FinishReason(Struct, frozen=True, tag=False):
 
     @classmethod
     def failure(cls, message: str, status: int, field: str | None = None, code: str | None = None) -> FinishReason:
-        """Of "error", in words that may come from a foreign file or a client."""
+        """An "error" reason. The message may quote a foreign file or a client, so it is made encodable."""
         return cls(type="error", message=writable(message), status=status, field=field, code=code)
 
     def as_error(self, default: str) -> NbgenError | None:
-        """What to raise for an "error", in the `default` words where it has none; None for another end."""
+        """The error to raise for "error", with the message `default` if it has none; None for other types."""
         failed = self.type == "error"
         return from_status(self.status or 500, self.message or default, self.field, self.code) if failed else None
 
@@ -266,10 +266,10 @@ Logprob = tuple[float | None, int, str | None]
 
 
 class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
-    """What the model thought at one position: of the token that stands there, of the likeliest, of chosen ones.
+    """Log-probabilities at one position: of the token there, of the `top` likeliest, and of `chosen` token ids.
 
-    `raw` has the bytes of those of them that are part of a character, by their ids, as far as the vocabulary tells
-    them. `offset` counts the whole characters of the answer's text before the token; of a prompt's it is 0.
+    `raw` has, by id, the bytes of those tokens that are only part of a character, if the vocabulary tells them.
+    `offset` counts the whole characters of the answer's text before the token; it is 0 for prompt tokens.
     """
 
     token: Logprob
@@ -280,7 +280,7 @@ class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
 
 
 class AnswerPart(Struct, frozen=True, tag=False):
-    """A piece of an answer: text, thoughts, what is new of a call's arguments, or the call, perhaps `cut`, with all."""
+    """A piece of an answer: text, reasoning, new text of a call's arguments, or the whole call, which may be `cut`."""
 
     content: str = ""
     reasoning: str = ""
@@ -293,10 +293,10 @@ class GenerateOutput(Struct, frozen=True, gc=False):
     """What one sequence gained in a step. `text` and `token_ids` are the new part, counts are totals.
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
-    `index` tells the sequences of `n` apart; the last output of each has `finish_reason`, the first with tokens
-    `ran_seconds` so far, and the prompt's text and ids if asked for. Up to that one come `prompt_logprobs`, each time
-    more; `logprobs` are those of `token_ids`; `tensors` are more rows, named as in `TensorOptions`; `parts` what the
-    text is made of, where asked for and more than text. Many are kept: what is empty is shared, and not collected.
+    `index` tells the `n` sequences of a request apart. The last output of each has `finish_reason`; the first with
+    tokens has `ran_seconds` so far, and the prompt's text and ids if asked for. `prompt_logprobs` come in pieces, up to
+    that output; `logprobs` belong to `token_ids`; `tensors` are more rows, named as in `TensorOptions`; `parts` make up
+    the text, if asked for and if it is not text alone. Many are kept: empty fields are shared, and gc skips them.
     """
 
     rid: str
@@ -319,12 +319,12 @@ class GenerateOutput(Struct, frozen=True, gc=False):
 
     @property
     def content(self) -> str:
-        """The new text without thoughts and calls."""
+        """The new text without reasoning and calls."""
         return self.text if self.parts is None else "".join(part.content for part in self.parts)
 
 
 class TokenizerAnswer(Struct, frozen=True):
-    """The ids of texts, or the texts of ids. A refusal is a GenerateOutput that ends in an error."""
+    """The ids of texts, or the texts of ids. A refusal comes as a GenerateOutput that ends in an error instead."""
 
     rid: str
     token_ids: list[list[int]] = []
@@ -332,7 +332,7 @@ class TokenizerAnswer(Struct, frozen=True):
 
 
 class EmbedOutput(Struct, frozen=True):
-    """A text's embedding: float32, little-endian. A refusal is a GenerateOutput that ends in an error."""
+    """A text's embedding: float32, little-endian. A refusal comes as a GenerateOutput that ends in an error instead."""
 
     rid: str
     prompt_tokens: int
@@ -340,10 +340,10 @@ class EmbedOutput(Struct, frozen=True):
 
 
 class StepOutputs(Struct, frozen=True):
-    """All that one step gained."""
+    """The outputs of all sequences in one step."""
 
     outputs: list[GenerateOutput]
 
 
-#: What is answered, by the id that each of them has.
+#: Messages with an `rid` of their own, under which they are answered.
 Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | EmbedRequest

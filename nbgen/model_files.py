@@ -1,6 +1,6 @@
-"""What is in a model's folder, told by the heads of its files; refused where it is no model that nbgen reads.
+"""Checks a model's folder by the headers of its files, and refuses one that is no model nbgen can read.
 
-Only safetensors are read. For the engine, and for a server that has another model to lose.
+Only safetensors are read. The engine uses it, and the server before it gives up the present model for another.
 """
 
 import json
@@ -18,27 +18,27 @@ from nbgen.errors import ModelError
 from nbgen.safetensors_file import is_whole
 
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
-#: Where weights are: in one file, or in those that the index names.
+#: Weights are in one file, or in those that the index names.
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-#: What peft saves an adapter in.
+#: The files that peft saves an adapter in.
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
-#: What tokenizers keep their tokens in; `tokenizer_config.json` holds none.
+#: Files in which tokenizers keep their tokens; `tokenizer_config.json` holds none.
 VOCABULARIES = ("tokenizer*.json", "*.model", "*vocab*", "*.spm", "*.tiktoken", "*tekken*", "*.codes", "*.tokenizer")
-#: Of those whose tokens are bytes or characters, and which have no such file.
+#: Tokenizers whose tokens are bytes or characters, so that they have no such file.
 WITHOUT_VOCABULARY = ("byt5", "canine", "perceiver")
 
-#: What the hub takes as OWNER/NAME, besides `_is_hub_id`.
+#: The form OWNER/NAME of a hub id; `_is_hub_id` checks further rules.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<=\w)", re.ASCII)
 HUB_ID_LENGTH = 96
 HUB_PAGE = re.compile(rf"(?:huggingface\.co|hf\.co)/({HUB_ID.pattern})", re.ASCII)
-#: What had no owner on the hub once, where old names still lead to it.
+#: Models that once had no owner on the hub, by their old names, which still work there.
 OWNED = {"gpt2": "openai-community/gpt2", "distilgpt2": "distilbert/distilgpt2", BUNDLED: BUNDLED}
 
 #: Names, sizes and times of the files in a folder.
 Stamp = frozenset[tuple[str, int, int]]
-#: Looks at no more than it must: a tokenizer may have many megabytes.
+#: Decodes the top level only: a tokenizer may have many megabytes.
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -48,11 +48,11 @@ def model_folder(name: str) -> Path | None:
         raise ModelError(f"the model's name {name!r} is not UTF-8: rename its folder")
     try:
         folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
-        if os.path.isdir(folder):  # Path's own raises for a name that is too long
+        if os.path.isdir(folder):  # Path's own method raises for a name that is too long
             return folder
         if os.path.isfile(folder):
             raise ModelError(f"{name!r} is a file: a model is a folder, with its config.json, or a hub id (OWNER/NAME)")
-    except (RuntimeError, ValueError):  # the latter of a NUL in it
+    except (RuntimeError, ValueError):  # ValueError: there is a NUL in it
         raise ModelError(f"{name!r} names the home of a user that there is not") from None
     if not _is_hub_id(name):
         meant = [found[1]] if (found := HUB_PAGE.search(name)) else get_close_matches(name, OWNED, 1)
@@ -69,11 +69,11 @@ def check(name: str) -> Path | None:
 
 
 def stamp(name: str) -> Stamp:
-    """The stamp of a model's folder: another where a file has changed, an empty one for a hub id."""
+    """The stamp of a model's folder, which differs once a file has changed; empty for a hub id."""
     try:
         folder = model_folder(name)
         files = [(path.name, path.stat()) for path in folder.iterdir() if path.is_file()] if folder else []
-    except (OSError, ModelError):  # loading says what is wrong with it
+    except (OSError, ModelError):  # loading reports the error
         return frozenset()
     return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
@@ -84,10 +84,10 @@ def _is_hub_id(name: str) -> bool:
 
 
 def check_files(folder: Path, name: str) -> None:
-    """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
+    """Raise ModelError for a folder that lacks a readable configuration, a tokenizer or complete safetensors."""
     try:
-        os.listdir(folder)  # what may not be listed would look empty
-        os.stat(os.path.join(folder, os.curdir))  # and what may not be entered, since Python 3.14
+        os.listdir(folder)  # a folder that may not be listed would look empty
+        os.stat(os.path.join(folder, os.curdir))  # as would one that may not be entered, since Python 3.14
         _check_files(folder, name)
     except OSError as error:
         raise ModelError(f"{name} cannot be read: {error.strerror}") from None
@@ -125,7 +125,7 @@ def unknown(name: str, model_type: object) -> ModelError:
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
-    """A JSON object of the model's, empty where the file is not there. Raises ModelError for a damaged one."""
+    """The JSON object in a file of the model's; empty if there is no file. Raises ModelError for a damaged one."""
     if not path.is_file():
         return {}
     try:
@@ -152,7 +152,7 @@ def _refuse_adapter(folder: Path, name: str) -> None:
 
 
 def _refuse_other_formats(folder: Path, name: str) -> None:
-    """Pickles run code as they are read, and of the others transformers makes something else than what is in them."""
+    """Refuse a folder without safetensors: pickles run code when read, and transformers misreads other formats."""
     found = next((path.name for pattern in OTHERS for path in folder.glob(pattern)), None)
     if found is None or any(folder.glob("*.safetensors")):
         return
@@ -163,7 +163,7 @@ def _refuse_other_formats(folder: Path, name: str) -> None:
 
 
 def shards(folder: Path, name: str) -> list[str]:
-    """The files that the index names; none where there is none. Raises ModelError for a damaged one."""
+    """The files that the index names; empty if there is no index. Raises ModelError for a damaged one."""
     found = read_json(folder / INDEX, name).get("weight_map", {})
     if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()):
         raise ModelError(f"{INDEX} of {name} is damaged: its weight_map does not give each weight a file")
@@ -173,7 +173,7 @@ def shards(folder: Path, name: str) -> list[str]:
 
 
 def _check_file_names(folder: Path, name: str) -> None:
-    """transformers reads no others than these."""
+    """Refuse weights under names that transformers does not read."""
     if (folder / WHOLE).is_file() or shards(folder, name):
         return
     first, *more = sorted(path.name for path in folder.glob("*.safetensors"))
@@ -183,7 +183,7 @@ def _check_file_names(folder: Path, name: str) -> None:
 
 
 def _refuse_no_files(folder: Path, name: str) -> None:
-    """Of copied links, and of what would be waited for."""
+    """Refuse weights that are dangling links, or no files: reading a pipe would block."""
     for path in weight_files(folder):
         if os.path.islink(path) and not os.path.exists(path):
             words = "download it again, or copy the folder with `cp -L`"
@@ -199,7 +199,7 @@ def _check_shards(folder: Path, name: str) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Those that transformers reads of a checked folder: others beside them may hold the same weights once more."""
+    """The files that transformers reads in a checked folder: others may hold the same weights once more."""
     if (whole := folder / WHOLE).is_file():
         return [whole]
     return [folder / shard for shard in shards(folder, folder.name)] or sorted(folder.glob("*.safetensors"))
@@ -239,14 +239,14 @@ def _check_template(folder: Path, name: str) -> None:
 
 
 def _check_type(model_type: str, name: str) -> None:
-    """By what stands in transformers' own table of models, where it can be read."""
+    """Refuse a type that is not in transformers' own table of models, if that can be read."""
     table = next((place / "auto" / "modeling_auto.py" for place in _models_of_transformers()), None)
     if table is not None and table.is_file() and f'"{model_type}"' not in table.read_text(encoding="utf-8"):
         raise unknown(name, model_type)
 
 
 def _models_of_transformers() -> list[Path]:
-    """The folder of its models' code, if it is there."""
+    """The folder with transformers' model code; empty if it is not installed."""
     spec = find_spec("transformers")  # found, not imported
     return [Path(place) / "models" for place in (spec and spec.submodule_search_locations) or ()]
 
@@ -259,7 +259,7 @@ def _refuse_code(folder: Path, name: str) -> None:
 
 
 def _without_code(model_type: object) -> str:
-    """What to do about a model of a type that transformers knows itself, if by another one's code."""
+    """Advice for a model with code of its own whose type transformers also implements; else ""."""
     file = Path(f"{model_type}", f"configuration_{model_type}.py")
     if not any((models / file).is_file() for models in _models_of_transformers()):
         return ""

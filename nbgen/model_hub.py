@@ -1,7 +1,7 @@
-"""Whether a model's name can be loaded, as far as can be told in a moment: before another model is given up for it.
+"""Quickly checks whether a model's name can be loaded, before the present model is given up for it.
 
-Reads folders' names and asks the hub at most whether there is a configuration. Who is logged in may see more than is
-public: that is left to loading. Knows nothing of the hub's own library, which takes long to import.
+Looks at the local cache, and asks the hub at most whether a configuration exists. For a logged-in user the check of
+private models is left to loading. Does not use the hub's own library, which takes long to import.
 """
 
 import os
@@ -16,9 +16,9 @@ TRUE = ("1", "ON", "YES", "TRUE")
 
 
 def check(name: str) -> None:
-    """Raises ModelError for what is no model's name or folder, and for a hub id if neither it nor the hub is there.
+    """Raise ModelError for what is no model's name or folder, or a hub id that is neither cached nor found on the hub.
 
-    A copy that is not whole is loaded where the rest can be downloaded.
+    An incomplete copy passes if the rest can be downloaded.
     """
     if model_files.check(name) is not None:
         return
@@ -40,7 +40,7 @@ def check(name: str) -> None:
 
 
 def commit(name: str) -> str:
-    """Which state of a hub's model is in the local cache; empty where none is."""
+    """The commit of a hub model in the local cache; empty if none is cached."""
     try:
         return (_copy(name) / "refs" / "main").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def _copy(name: str) -> Path:
 
 
 def _cache() -> Path:
-    """Where the hub's library keeps what it has downloaded."""
+    """The folder in which the hub's library keeps its downloads."""
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(named).expanduser() if named else _home() / "hub"
 
@@ -76,7 +76,7 @@ def _logged_in() -> bool:
 
 
 def _status(name: str) -> int | None:
-    """What the hub answers to who asks for the model's configuration, by the environment's proxy; None for nothing."""
+    """The hub's HTTP status for the model's configuration, through the environment's proxy; None without an answer."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen

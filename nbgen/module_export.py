@@ -1,7 +1,7 @@
-"""A torch module of a notebook's becomes a model's folder: its graph and weights, and the description beside them.
+"""Exports a notebook's torch module into a model's folder: its graph and weights, and their description.
 
-The graph is torch.export's: what another process loads is not the notebook's code. The notebook meets the engine here
-and in `live`: the names of datatypes are the engine's. Knows no server.
+The graph is torch.export's, so another process does not load the notebook's code. Notebook code imports the engine only
+here, for the names of datatypes, and in `live`. Knows no server.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from torch.export.passes import move_to_device_pass
 from nbgen.engine.tensor_module import DTYPES
 from nbgen.errors import InvalidRequest, ModelError
 
-#: Sizes that stand for a batch and for a dimension of any size while the graph is recorded.
+#: Example sizes of the batch and of variable dimensions while the graph is recorded.
 BATCH, VARIABLE_SIZE = 2, 5
 LABELS = "labels.txt"
 
@@ -38,12 +38,12 @@ class Positional(torch.nn.Module):
 
 
 class FileForTorch(io.FileIO):
-    """Takes whatever is written: torch ends the whole process where a file does not. `failure` is what went wrong."""
+    """Never fails a write, since torch would then abort the whole process. `failure` is the error that occurred."""
 
     failure: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """As if all of it were written."""
+        """Return the full size even after an error."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         try:
@@ -55,10 +55,10 @@ class FileForTorch(io.FileIO):
 
 
 def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
-    """Write `model.pt2` of the module, as on the CPU and in evaluation mode; the module itself stays as it is.
+    """Write `model.pt2` of the module, for the CPU and in evaluation mode; the module itself is not changed.
 
-    Raises InvalidRequest for what is no module, ModelError where its graph cannot be recorded, OSError where the file
-    cannot be written.
+    Raises InvalidRequest if it is no module, ModelError if its graph cannot be recorded, OSError if the file cannot
+    be written.
     """
     if not isinstance(module, torch.nn.Module):
         words = f"a module is a torch.nn.Module, got {type(module).__name__}: put a function into the forward of one"
@@ -105,12 +105,12 @@ def _example(datatype: str, dims: Sequence[int], max_batch_size: int) -> torch.T
 
 @contextmanager
 def _modes_kept(module: torch.nn.Module) -> Iterator[None]:
-    """Around what changes the module's mode: it may be trained on."""
+    """Restore the modes of the module and its parts afterwards: training may go on."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         yield
     finally:
-        module.train(modes[0][1])  # which a part may do more at than note it
+        module.train(modes[0][1])  # since a part's own `train` may do more than set the flag
         for part, training in modes:
             part.training = training
 
@@ -122,7 +122,7 @@ def _ordered(module: torch.nn.Module, inputs: Tensors) -> torch.nn.Module:
 
 
 class InOrder(torch.nn.Module):
-    """Passes inputs on in the order in which they come."""
+    """Passes inputs on by position."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class InOrder(torch.nn.Module):
 
 
 def _dynamic(inputs: Tensors, max_batch_size: int) -> tuple[dict[int, Any], ...]:
-    """Which dimensions may have any size: the batch, and those declared so."""
+    """The dimensions that may have any size: the batch, and those declared as variable."""
     batched = 1 if max_batch_size else 0
     return tuple(
         ({0: torch.export.Dim.AUTO} if batched else {})

@@ -1,7 +1,7 @@
-"""Large numbers and files on their way between processes: cut into `TensorPiece`s, and put together again.
+"""Cuts large tensors and files into `TensorPiece`s to send between processes, and joins them again.
 
-What is large goes ahead of the message it belongs to, piece by piece, so that no frame holds up what is behind it; so
-do log-probabilities, in messages of the same kind. Knows no sockets.
+The pieces are sent before the message that they belong to, so that no large frame delays the messages behind it.
+Log-probabilities likewise go ahead in outputs of their own. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import msgspec
 
 from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor, TensorPiece
 
-#: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
+#: Bytes of a tensor in one frame, so that no frame delays the messages behind it.
 PIECE_BYTES = 2**21
-#: Likewise, and what their reader makes of each costs more than its bytes.
+#: Log-probabilities in one frame, for the same reason; the reader's objects cost more than their bytes.
 PIECE_LOGPROBS = 2**16
 
 
 def cut(rid: str, name: str, data: memoryview) -> tuple[list[TensorPiece], memoryview]:
-    """The pieces of all but the end of `data`, and its end."""
+    """All but the end of `data` as pieces, and the end."""
     starts = range(0, len(data) - PIECE_BYTES, PIECE_BYTES)
     pieces = [TensorPiece(rid=rid, name=name, data=data[at : at + PIECE_BYTES]) for at in starts]
     return pieces, data[len(pieces) * PIECE_BYTES :]
 
 
 def cut_tensor(rid: str, tensor: Tensor) -> tuple[list[TensorPiece], Tensor]:
-    """The same of one of a message's tensors."""
+    """As `cut`, for one of a message's tensors."""
     pieces, end = cut(rid, tensor.name, tensor.data)
     return pieces, msgspec.structs.replace(tensor, data=end)
 
 
 def cut_request(request: GenerateRequest) -> tuple[list[TensorPiece], GenerateRequest]:
-    """The pieces that go ahead of a request, and what is left of it."""
+    """The pieces to send ahead of a request, and the rest of the request."""
     pieces: list[TensorPiece] = []
 
     def shorten(name: str, data: memoryview) -> memoryview:
@@ -45,7 +45,7 @@ def cut_request(request: GenerateRequest) -> tuple[list[TensorPiece], GenerateRe
 
 
 def cut_output(output: GenerateOutput) -> list[GenerateOutput]:
-    """The output, after others that have all of the prompt's log-probabilities but the last."""
+    """The output, preceded by others that hold the prompt's log-probabilities except the last ones."""
     rows = output.prompt_logprobs
     widest = max((1 + len(row.top or ()) + len(row.chosen or ()) for row in rows[-1:]), default=1)
     step = max(1, PIECE_LOGPROBS // widest)
@@ -57,7 +57,7 @@ def cut_output(output: GenerateOutput) -> list[GenerateOutput]:
 
 
 class Pieces:
-    """Those that have arrived, until the message comes that they belong to."""
+    """Keeps the pieces that have arrived until the message comes that they belong to."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
@@ -88,7 +88,7 @@ def _join(kept: dict[str, list[memoryview]], name: str, end: memoryview) -> memo
 
 
 def _each(request: GenerateRequest, change: Callable[[str, memoryview], memoryview]) -> GenerateRequest:
-    """The request with each of its large parts, which have names here, as `change` makes it."""
+    """The request, with each of its large parts replaced by `change(name of the part, its data)`."""
 
     def tensor(name: str, given: Tensor) -> Tensor:
         return msgspec.structs.replace(given, data=change(name, given.data))

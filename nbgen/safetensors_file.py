@@ -1,7 +1,7 @@
-"""What the head of a safetensors file says: its tensors, and so whether it is whole.
+"""Reads the header of a safetensors file: its tensors, and thereby whether the file is complete.
 
-What is cut off, or something else, costs no model its place. Reads none of the tensors, and leaves to loading what is
-in them.
+A file that is cut off, or is no safetensors, is thus refused before the present model is given up. Reads no tensor's
+data: that is checked by loading.
 """
 
 import math
@@ -11,16 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-#: Of the head's length, which comes first.
+#: Size of the header's length, which comes first.
 LENGTH_BYTES = 8
-#: Of the longest head that safetensors reads.
+#: Size of the longest header that safetensors reads.
 MAX_HEAD = 100_000_000
-#: The file's own remarks, which are no tensor.
+#: The header's entry for metadata, which is no tensor.
 REMARKS = "__metadata__"
 
 
 class Entry(msgspec.Struct):
-    """What the head says of a tensor."""
+    """A tensor's entry in the header."""
 
     data_offsets: tuple[int, int]
     shape: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ _entry_decoder = msgspec.json.Decoder(Entry)
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the head can be read, and the file ends where the last of its tensors does."""
+    """Whether the header can be read, and the file ends where its last tensor does."""
     with path.open("rb") as file:
         if (found := _head(file)) is None:
             return False
@@ -48,13 +48,13 @@ def is_whole(path: Path) -> bool:
 
 
 def tensors(path: Path) -> dict[str, Entry]:
-    """By their names; none where the head cannot be read."""
+    """The header's entries by name; empty if it cannot be read."""
     with path.open("rb") as file:
         return _head(file) or {}
 
 
 def _head(file: BufferedReader) -> dict[str, Entry] | None:
-    """All of it but the remarks; None where it cannot be read."""
+    """The header without metadata; None if it cannot be read."""
     length = int.from_bytes(file.read(LENGTH_BYTES), "little")
     if length > min(MAX_HEAD, _size(file) - LENGTH_BYTES):
         return None

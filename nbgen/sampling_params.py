@@ -1,4 +1,4 @@
-"""How to choose tokens and when to stop: the one place that defaults and checks these options.
+"""The sampling parameters: how to choose tokens and when to stop. The one place for their defaults and checks.
 
 Ranges and meanings follow `sampling_params.py` of SGLang 0.5.23, whose names every layer uses.
 Knows nothing of the model: what depends on a vocabulary or a context length is checked in the engine.
@@ -27,13 +27,13 @@ MAX_STOP_REGEX_BYTES = 256
 MAX_GRAMMAR_BYTES = 64 * 2**10
 MAX_N = 128
 MAX_TOP_K = 2**31 - 1
-#: Characters of an unknown name that are looked at and repeated.
+#: Most characters of an unknown name that are compared and quoted.
 MAX_NAME = 80
 
-#: The options of which one may say what the whole answer must look like.
+#: The options that constrain the whole answer; a request may set only one.
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
-#: The formats that a JSON schema's strings can be held to.
+#: The string formats of JSON schemas that can be enforced.
 STRING_FORMATS = frozenset(
     {
         *("date", "date-time", "duration", "time"),
@@ -43,11 +43,11 @@ STRING_FORMATS = frozenset(
     }
 )
 
-#: Where a JSON schema says, in words of llguidance's, how answers follow it.
+#: The key in a JSON schema for llguidance's options on how answers follow it.
 GUIDANCE = "x-guidance"
-#: … its JSON is as Python writes it, no white space is the model's choice.
+#: … its JSON is spaced as Python writes it: the model cannot choose white space.
 SPACED = {GUIDANCE: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-#: … as far as they can be held to it.
+#: … answers follow it only as far as it can be enforced.
 LENIENT = "lenient"
 
 #: What applies when neither the request nor the model's `generation_config.json` says otherwise.
@@ -63,7 +63,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 class WrongType(InvalidRequest):
-    """A value of another JSON type than the option takes, whatever its range."""
+    """A value whose JSON type the option does not take, whatever its range."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -71,7 +71,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     `None` in one of the five fields of `MODEL_DEFAULTS` means "the model's own default"; `with_defaults` fills
     them in. `max_new_tokens=None` means as many tokens as the context holds; left out, it is 128 or what fits.
-    `custom_params` is whatever a custom logit processor wants to be told.
+    `custom_params` is passed to the custom logit processor.
     """
 
     max_new_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -101,9 +101,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], *, empty_stops: bool = False) -> SamplingParams:
-        """From a request's object; `null` means the default. Raises InvalidRequest naming the field.
+        """Parse a request's object; `null` means the default. Raises InvalidRequest naming the field.
 
-        A stop string that is empty asks for nothing, unless `empty_stops` match at once, as in SGLang.
+        An empty stop string is ignored; with `empty_stops` it matches at once, as in SGLang.
         """
         fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
         for name in ("stop", "stop_regex"):
@@ -114,16 +114,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             fields["logit_bias"] = _bias(fields["logit_bias"])
         _refuse_floats(fields)
         if isinstance(top_k := fields.get("top_k"), int):
-            fields["top_k"] = min(top_k, MAX_TOP_K)  # which is beyond every vocabulary
+            fields["top_k"] = min(top_k, MAX_TOP_K)  # larger than every vocabulary
         try:
             params = msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
             raise _refusal(str(error)) from None
         params.check()
-        return params if params.n else msgspec.structs.replace(params, n=1)  # none asked for is one, as in SGLang
+        return params if params.n else msgspec.structs.replace(params, n=1)  # n=0 counts as 1, as in SGLang
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> SamplingParams:
-        """The same with the five model defaults filled in: the request's, else `defaults`', else the constants."""
+        """A copy with the five model defaults filled in: the request's value, else `defaults`', else the constant."""
         filled = {
             name: defaults.get(name, constant)
             for name, constant in MODEL_DEFAULTS.items()
@@ -138,12 +138,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def token_limit(self) -> int | None:
-        """The most new tokens the request asks for; None where only the context bounds them."""
+        """The most new tokens that the request asks for; None if only the context limits them."""
         return DEFAULT_NEW_TOKENS if self.max_new_tokens is msgspec.UNSET else self.max_new_tokens
 
     @property
     def grammar(self) -> tuple[str, str] | None:
-        """What the whole answer must match: the option's name and its text. None where anything goes."""
+        """The grammar that the whole answer must match: the option's name and its text. None without a constraint."""
         return next(((name, text) for name in GRAMMARS if (text := getattr(self, name))), None)
 
     def check(self) -> None:
@@ -229,7 +229,7 @@ def _check_range(name: str, value: float | None, low: float, high: float, open_l
 
 
 def _refuse_floats(fields: Mapping[str, Any]) -> None:
-    """`8.0` is not an integer on this wire, nor is `true`."""
+    """Refuse `8.0` and `true` as integers."""
     for name in ("max_new_tokens", "min_new_tokens", "top_k", "sampling_seed", "n"):
         value = fields.get(name)
         if isinstance(value, bool | float):
@@ -249,7 +249,7 @@ def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
 
 
 def _refusal(text: str) -> WrongType:
-    """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
+    """msgspec's message with the field's name in front, instead of the path at its end (`at $.top_p`)."""
     what, name = place_of(text)
     if unknown := re.search("unknown field `(.*)`", what):
         refused = no_option(unknown[1], SamplingParams.__struct_fields__)
@@ -258,9 +258,9 @@ def _refusal(text: str) -> WrongType:
 
 
 def no_option(name: str, known: Sequence[str]) -> InvalidRequest:
-    """The refusal of an option that is none of those known.
+    """The refusal of an unknown option.
 
-    It names what was probably meant, which is spelt alike or contains the name's words, or else all of them.
+    It suggests a known option that is spelt alike or contains the name's words; if there is none, it lists all.
     """
     name = name[:MAX_NAME]
     words = name.split("_")

@@ -8,16 +8,16 @@ from __future__ import annotations
 import codecs
 from typing import NamedTuple
 
-#: A comment that is no event, as clients must have it. No empty line follows: some take that for an event without data.
+#: A comment, which clients must ignore. No empty line follows it: some clients take that for an event without data.
 KEEP_ALIVE = b": keep-alive\n"
-#: Two of the lines that part events, for clients that know no comments, as SGLang's own.
+#: Two empty lines, as between events, for clients that do not know comments, such as SGLang's own.
 EMPTY = b"\n\n"
-#: Of what JSON holds as it is, what Python's `splitlines`, and with it httpx and requests, takes for the end of a line.
+#: Characters that JSON need not escape, but that Python's `splitlines` (in httpx and requests) takes for line ends.
 LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 
 
 class Event(NamedTuple):
-    """One dispatched event. `id` is the last id seen on the stream, as the standard has it."""
+    """One dispatched event. `id` is the last id seen on the stream, as in the standard."""
 
     data: str
     event: str = "message"
@@ -33,16 +33,16 @@ def encode(data: bytes, *, event: str | None = None, id: str | None = None) -> b
     return b"%s%sdata: %s\n\n" % (identifier, name, data)
 
 
-#: The last event of a stream of OpenAI's or SGLang's.
+#: The last event of a stream in OpenAI's and SGLang's dialects.
 DONE = encode(b"[DONE]")
 
 
 class Decoder:
-    """Turns bytes, cut anywhere, into events. Feed it what arrives; it keeps what is not whole."""
+    """Decodes events from bytes that may be cut anywhere. It keeps an incomplete event for the next `feed`."""
 
     def __init__(self) -> None:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
-        #: Of a line that is not whole: joined once it is, since it may come in thousands of pieces.
+        #: Pieces of an incomplete line. They are joined only at its end, since there may be thousands.
         self._rest: list[str] = []
         self._after_return = False
         self._data: list[str] = []

@@ -1,4 +1,4 @@
-"""What crosses between the server and the process that runs plain modules, besides `messages.TensorPiece`."""
+"""The messages between the server and the process that runs plain modules, besides `messages.TensorPiece`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ServeTensors(Struct, frozen=True):
 
 
 class LoadModule(Struct, frozen=True):
-    """Load, or load again, the module in a version's folder of the model repository."""
+    """Load or reload the module in a version's folder of the model repository."""
 
     rid: str
     spec: ModelSpec
@@ -24,15 +24,15 @@ class LoadModule(Struct, frozen=True):
 
 
 class UnloadModule(Struct, frozen=True):
-    """Let a module and its memory go."""
+    """Unload a module and free its memory."""
 
     name: str
 
 
 class InferRequest(Struct, frozen=True):
-    """Inputs for a module, checked against its interface, and the outputs wanted of it.
+    """Inputs for a module, checked against its interface, and the names of the wanted outputs.
 
-    A request that still waits after `timeout_us` microseconds (0: any time) is given up.
+    A request that still waits after `timeout_us` microseconds fails (0: no limit).
     """
 
     rid: str
@@ -43,7 +43,7 @@ class InferRequest(Struct, frozen=True):
 
 
 class ModuleState(Struct, frozen=True):
-    """What `rid` asked to load is loaded, or could not be: then `error` says why."""
+    """The module of the load `rid` is loaded, or has failed to load: then `error` says why."""
 
     rid: str
     device: str = ""
@@ -53,7 +53,7 @@ class ModuleState(Struct, frozen=True):
 class InferOutput(Struct, frozen=True):
     """A module's answer to one request, or `error` with its `status`.
 
-    Durations are nanoseconds; `executed` requests' entries were computed together, and one of those requests `leads`.
+    Durations are in nanoseconds. `executed` batch entries were computed together; one of their requests `leads`.
     """
 
     rid: str

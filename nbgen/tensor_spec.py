@@ -1,6 +1,6 @@
-"""What a model takes and gives as tensors: names, datatypes and dimensions, in KServe v2's words.
+"""A model's input and output tensors: names, datatypes and dimensions, in KServe v2's terms.
 
-Knows neither wires nor torch; server, protocols and engine all read it.
+Knows neither wires nor torch; server, protocols and engine all use it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ VARIABLE = -1
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One input or output. `dims` are without the batch dimension; -1 is a dimension of any size.
 
-    `reshape` is what the module itself sees or gives (None: `dims`); `also` are datatypes that are taken as well.
-    `labels` name the elements of an output, by flat index. `several` inputs of one element take more, each of which
-    is then answered as a request of its own would be.
+    `reshape` is the shape that the module itself takes or returns (None: `dims`); `also` are further datatypes that
+    are accepted. `labels` name the elements of an output, by flat index. An input with `several` may have more than its
+    one element; each is then answered like a request of its own.
     """
 
     name: str
@@ -48,10 +48,10 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model's interface. With `max_batch_size` above 0 every tensor has a leading batch dimension of 1 to that.
+    """A model's interface. With a `max_batch_size` above 0 every tensor has a leading batch dimension of 1 to that.
 
-    `required` inputs of those that are optional must be given; `undeclared` inputs are taken but not shown.
-    `max_queue_delay_us` is how long a request may wait for others to be computed with it.
+    At least `required` inputs must be given, even if all are optional; `undeclared` inputs are accepted but not shown.
+    `max_queue_delay_us` is how long a request may wait for others to be batched with.
     """
 
     name: str

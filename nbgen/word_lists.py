@@ -16,7 +16,7 @@ MAX_WORD_BYTES = 1024
 class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Words that an answer never has, `bad` as text and `bad_ids` as token ids, and `stop_ids`, which end it.
 
-    Of several stop strings in one token that counts which is first in the text, or where `in_order` in their list.
+    If one token completes several stop strings, the first in the text counts; with `in_order`, the first in the list.
     """
 
     bad: list[str] = []
@@ -26,7 +26,7 @@ class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def checked_words(given: Sequence[Any]) -> list[str]:
-    """Those that are not empty. Raises InvalidRequest for too many, for long ones, and for what is no text."""
+    """The words that are not empty. Raises InvalidRequest for too many, for long ones, and for what is no text."""
     words = [word for word in given if word != ""]
     if not all(isinstance(word, str) for word in words) or len(words) > MAX_WORDS:
         raise InvalidRequest(f"bad_words must be at most {MAX_WORDS} texts", field="bad_words")

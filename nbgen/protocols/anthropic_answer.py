@@ -1,4 +1,4 @@
-"""Anthropic's messages: from what a sequence produced, and from errors, to their bytes.
+"""Anthropic's messages: renders what a sequence has produced, and errors, as bytes.
 
 Follows Anthropic's API reference, "Messages", "Streaming messages" and "Errors". Knows nothing of requests' bodies.
 """
@@ -15,7 +15,7 @@ from nbgen.messages import GenerateRequest
 from nbgen.protocols.anthropic_blocks import Blocks, Event, content
 from nbgen.protocols.sample import Sample
 
-#: What clients know errors by; others are the caller's below 500, the server's from there on.
+#: Error types by status; any other status is an invalid_request_error below 500 and an api_error from there on.
 ERRORS = {
     401: "authentication_error",
     403: "permission_error",
@@ -24,12 +24,12 @@ ERRORS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-#: Says that an answer goes on of which there is nothing to tell, as while a call is written that comes whole.
+#: Says that the answer goes on while there is nothing to send, as during a tool call that is sent only as a whole.
 PING = sse.encode(b'{"type":"ping"}', event="ping")
 
 
 class Answer:
-    """One message, whole or as a stream of events. The id of its request is its own."""
+    """One message, whole or as a stream of events. Its id is that of its request."""
 
     def __init__(self, request: GenerateRequest, model: str, *, thoughts: bool) -> None:
         self._head = {"id": request.rid, "type": "message", "role": "assistant", "model": model}
@@ -44,7 +44,7 @@ class Answer:
         return msgspec.json.encode(self._message(blocks, self._ended(sample), usage(sample)))
 
     def chunk(self, sample: Sample) -> bytes:
-        """The events for what is new; the message's own comes before all others."""
+        """The events for what is new; the first of all is `message_start`."""
         events = self._blocks.news(sample)
         if not self._begun:
             self._begun = True
@@ -61,7 +61,7 @@ class Answer:
         return {**self._head, "content": blocks, **ended, "usage": tokens}
 
     def _ended(self, sample: Sample) -> dict[str, str | None]:
-        """Why. There is no word for what was ended from outside, or by a limit in time: that is cut, too."""
+        """The stop reason. Anthropic's API has none for aborts and time limits: they are told as `max_tokens`."""
         reason = sample.finish_reason
         if reason is None or reason.type != "stop":
             short = reason and reason.length is not None and self._limit is not None and reason.length < self._limit
@@ -72,7 +72,7 @@ class Answer:
 
 
 def usage(sample: Sample) -> dict[str, Any]:
-    """Tokens of a message. Input is what was not in the cache; nothing is told of what is put there."""
+    """Token counts of a message. Input tokens exclude cached ones; tokens written to the cache are reported as 0."""
     return {
         "input_tokens": sample.prompt_tokens - sample.cached_tokens,
         "cache_creation_input_tokens": 0,

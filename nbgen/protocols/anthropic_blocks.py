@@ -14,10 +14,10 @@ from nbgen.messages import AnswerPart
 from nbgen.protocols.sample import Sample
 
 Event = dict[str, Any]
-#: A type of blocks and, of a call, its id.
+#: A block's type and, for a call, its id.
 Key = tuple[str, str]
 NO_BLOCK: Key = ("", "")
-#: Of each type of blocks, the type of its deltas, and the field that grows by them.
+#: For each type of block, the type of its deltas, and the field that they extend.
 DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -26,7 +26,7 @@ DELTAS = {
 
 
 def content(sample: Sample, signature: str, *, thoughts: bool) -> list[dict[str, Any]]:
-    """The blocks of an answer. Thoughts are empty where they are not told, and a call that is cut cannot be made."""
+    """The blocks of an answer. Thinking blocks are empty unless `thoughts`; a call that was cut is left out."""
     found: list[dict[str, Any]] = []
     parts = [AnswerPart(content=sample.text)] if sample.parts is None else sample.parts
     for (kind, _), each in groupby(parts, _key):
@@ -43,14 +43,14 @@ def content(sample: Sample, signature: str, *, thoughts: bool) -> list[dict[str,
 
 
 class Blocks:
-    """The same as it grows."""
+    """The same blocks as the events of a stream."""
 
     def __init__(self, signature: str, *, thoughts: bool) -> None:
         self._signature = signature
         self._thoughts = thoughts
-        #: The block that is open, or was last, and which it is.
+        #: The index of the open or latest block, and the open block's key.
         self._index, self._open = -1, NO_BLOCK
-        #: Of what was told: parts, characters where there are none, and characters of the open call.
+        #: How much was sent: parts, characters of an answer without parts, and characters of the open call.
         self._parts = self._text = self._told = 0
 
     def news(self, sample: Sample) -> list[Event]:
@@ -58,7 +58,7 @@ class Blocks:
         return [event for key, row in groupby(self._new(sample), _key) for event in self._of(key, list(row))]
 
     def close(self) -> list[Event]:
-        """Those that end the open block, if there is one."""
+        """The events that end the open block, if there is one."""
         if self._open == NO_BLOCK:
             return []
         signed = {"type": "signature_delta", "signature": self._signature}
@@ -83,7 +83,7 @@ class Blocks:
         return self._grow(key, {"type": kind, kind: ""}, text) if text else []
 
     def _of_call(self, key: Key, row: list[AnswerPart]) -> list[Event]:
-        """Its input as it is written, or at once, where nothing of it was told before it was whole."""
+        """A call's input as it is written, or all at once if none of it was sent before it was complete."""
         deltas, last = [part.tool_call_delta for part in row if part.tool_call_delta], row[-1]
         call = last.tool_call or deltas[0]
         begun = bool(deltas) or self._open == key
@@ -97,7 +97,7 @@ class Blocks:
         return [*events, *self.close()] if last.tool_call else events
 
     def _grow(self, key: Key, empty: dict[str, Any], text: str) -> list[Event]:
-        """Append to the open block, which is opened first if it is another."""
+        """Append to the block of this key, opening it first if another one is open."""
         events: list[Event] = []
         if self._open != key:
             events = self.close()
@@ -111,7 +111,7 @@ class Blocks:
 
 
 def as_object(arguments: str) -> str:
-    """A call's arguments as JSON of an object: what the model wrote if it is one, or else one with that in it."""
+    """A call's arguments as a JSON object: what the model wrote, wrapped into an object if it is none."""
     try:
         msgspec.json.decode(arguments or "{}", type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):

@@ -1,9 +1,9 @@
-"""Anthropic's messages: from their bodies to the call of a chat, which says the same in other words.
+"""Anthropic's messages: translates their bodies into the call of an equivalent OpenAI chat.
 
 Follows Anthropic's API reference of `/v1/messages`, with the extra sampling fields that chat completions take here.
-Unknown fields are ignored, known ones that this server does not serve are refused. Prefixes are cached whatever
-`cache_control` says; thoughts may take all of `max_tokens`, whatever `budget_tokens` says. A `max_tokens` of 0, which
-only fills a cache, is refused. Knows nothing of answers.
+Unknown fields are ignored, known ones that this server does not support are refused. `cache_control` is ignored, since
+prefixes are always cached, and so is `budget_tokens`: thinking may take all of `max_tokens`. A `max_tokens` of 0, which
+would only fill a cache, is refused. Knows nothing of answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nbgen.protocols.responses import to_be_counted
 from nbgen.protocols.responses_body import UNSUPPORTED_IN_TOOLS
 from nbgen.sampling_params import GRAMMARS
 
-#: Known fields that are not served, with the values that ask for nothing.
+#: Known fields that are not supported, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "container": (None,),
     "mcp_servers": (None, []),
@@ -36,9 +36,9 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "context_management": (None, {}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
 }
 UNSUPPORTED_OUTPUT: dict[str, tuple[Any, ...]] = {"task_budget": (None,)}
-#: Fields that are a chat's, too, under the same names.
+#: Fields that chat bodies have under the same names.
 SHARED = {*SAMPLING, *GRAMMARS, "max_tokens", "stream", "lora_path", "cache_salt", "separate_reasoning"} - {"n", "stop"}
-#: Fields of a chat's body, and what stands for them here.
+#: Fields of a chat's body, and Anthropic's names for them.
 OF_CHATS = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -50,7 +50,7 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class Tool(msgspec.Struct):
-    """A function that the caller runs, and examples of its input, which are part of its schema here."""
+    """A function that the caller runs. Examples of its input become part of its schema."""
 
     name: str
     input_schema: dict[str, Any]
@@ -60,7 +60,7 @@ class Tool(msgspec.Struct):
 
 
 class ToolChoice(msgspec.Struct):
-    """What the model may and must call."""
+    """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str = ""
@@ -68,21 +68,21 @@ class ToolChoice(msgspec.Struct):
 
 
 class ThinkingOptions(msgspec.Struct):
-    """Whether the model is to think, and whether its thoughts are told."""
+    """Whether the model is to think, and whether the caller gets its thoughts."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     display: Literal["summarized", "omitted"] | None = None
 
 
 class Format(msgspec.Struct):
-    """What the text must be."""
+    """The schema that the text must follow."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class OutputOptions(msgspec.Struct):
-    """How the answer is to be."""
+    """The answer's effort and format."""
 
     effort: str | None = None
     format: Format | None = None
@@ -113,14 +113,14 @@ B = TypeVar("B", bound=CountBody)
 
 
 class MessageCall(NamedTuple):
-    """What one call asks for, and whether it is told thoughts."""
+    """The call, and whether the caller gets the model's thoughts."""
 
     call: Call
     thoughts: bool
 
 
 def parse_message(raw: bytes) -> MessageCall:
-    """The call in a body of `/v1/messages`. A limit beyond the context is one up to it. Raises InvalidRequest."""
+    """The call in a body of `/v1/messages`. A `max_tokens` beyond the context is cut to it. Raises InvalidRequest."""
     fields = _fields(raw)
     body = _converted(fields, Body)
     call = _call(fields, body, rid=f"msg_{uuid.uuid4().hex}", stop=body.stop_sequences)
@@ -129,15 +129,15 @@ def parse_message(raw: bytes) -> MessageCall:
 
 
 def parse_count(raw: bytes) -> TokenizeRequest:
-    """The prompt that a body of `/v1/messages/count_tokens` makes. Raises InvalidRequest."""
+    """The prompt in a body of `/v1/messages/count_tokens`, to be tokenized. Raises InvalidRequest."""
     fields = _fields(raw)
     return to_be_counted(_call({}, _converted(fields, CountBody)), "messages")
 
 
 def _fields(raw: bytes) -> dict[str, Any]:
-    """What is given, and served."""
+    """The body's fields that are not null. Raises InvalidRequest for unsupported ones."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
-    if "thread" in fields:  # by the code, clients know that they are to go on without
+    if "thread" in fields:  # this code makes clients go on without it
         words = "`thread` is not supported by this server: leave it out, and send the whole conversation each time"
         raise InvalidRequest(words, field="thread", code="thread_unsupported_request")
     refuse_unsupported(fields, UNSUPPORTED)
@@ -164,7 +164,7 @@ def _converted(fields: Mapping[str, Any], kind: type[B]) -> B:
 
 
 def _call(fields: Mapping[str, Any], body: CountBody, **more: Any) -> Call:
-    """The same as a chat's call; a refusal names the field as the caller wrote it."""
+    """The body as a chat's call; a refusal names the field as the caller wrote it."""
     turns = chat_turns(body.system, body.messages)
     choice, form = body.tool_choice, body.output_config.format or body.output_format
     switched = {} if body.thinking is None else dict.fromkeys(SWITCHES, body.thinking.type != "disabled")
@@ -191,7 +191,7 @@ def _call(fields: Mapping[str, Any], body: CountBody, **more: Any) -> Call:
 
 
 def _continues(turns: Sequence[Turn]) -> bool:
-    """Whether the answer goes on with the last turn. Raises InvalidRequest where that waits for results."""
+    """Whether the answer continues the last turn. Raises InvalidRequest if that turn waits for tool results."""
     last = turns[-1] if turns else {}
     if last.get("tool_calls"):
         raise InvalidRequest(

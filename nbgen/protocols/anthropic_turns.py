@@ -1,7 +1,7 @@
 """The messages of Anthropic's bodies, as the turns of a chat. Knows no field around them.
 
-Follows Anthropic's API reference of `/v1/messages`, `messages`. What chat templates have no place for goes where they
-have one: instructions in the middle to the end of the turn before them, the images of a tool's result behind it.
+Follows Anthropic's API reference of `/v1/messages`, `messages`. Content that chat templates have no place for is moved:
+instructions in mid-chat go to the end of the turn before them, images of a tool result into a user's turn after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from nbgen.errors import InvalidRequest
 
 Turn = dict[str, Any]
-#: How a block of Claude Code's system prompt begins that is for Anthropic's accounts, and another with every request.
+#: Start of a block in Claude Code's system prompt that is for billing and differs in each request; it is dropped.
 BILLING = "x-anthropic-billing-header"
 
 
@@ -30,31 +30,31 @@ class Base64(msgspec.Struct, tag_field="type", tag="base64"):
 
 
 class Address(msgspec.Struct, tag_field="type", tag="url"):
-    """From where a file is to be taken."""
+    """The URL of a file."""
 
     url: str
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text"):
-    """What anybody said."""
+    """Text of any role."""
 
     text: str
 
 
 class Image(msgspec.Struct, tag_field="type", tag="image"):
-    """An image of a user's, or of a tool's."""
+    """An image from the user, or in a tool's result."""
 
     source: Base64 | Address
 
 
 class Thinking(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought. Its signature is not looked at."""
+    """The model's thoughts. The signature is not checked."""
 
     thinking: str
 
 
 class RedactedThinking(msgspec.Struct, tag_field="type", tag="redacted_thinking"):
-    """What only Anthropic's servers can read; all others pass it over."""
+    """Encrypted thoughts that only Anthropic's servers can read; they are skipped."""
 
 
 class ToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
@@ -66,7 +66,7 @@ class ToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
 
 
 class ToolResult(msgspec.Struct, tag_field="type", tag="tool_result"):
-    """What came of it."""
+    """The result of a tool call."""
 
     tool_use_id: str
     content: str | list[Text | Image] | None = None
@@ -74,7 +74,7 @@ class ToolResult(msgspec.Struct, tag_field="type", tag="tool_result"):
 
 
 Block = Text | Image | Thinking | RedactedThinking | ToolUse | ToolResult
-#: What each role's content may be.
+#: The blocks that each role's content may have.
 CONTENTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "user": (Text, Image, ToolResult),
     "assistant": (Text, Thinking, RedactedThinking, ToolUse),
@@ -83,16 +83,16 @@ CONTENTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
 
 
 class Message(msgspec.Struct):
-    """What one side said, or instructions in between."""
+    """A message of the user or the model, or instructions between them."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Sequence[Block]
 
 
 def chat_turns(system: str | Sequence[Text], messages: Sequence[Message]) -> list[Turn]:
-    """The turns of a chat with these instructions. What a role says in a row is one turn, and nothing is none.
+    """The turns of a chat with these instructions. A role's consecutive messages become one turn, empty ones none.
 
-    Raises InvalidRequest for what is not of this role.
+    Raises InvalidRequest for a block that its role may not have.
     """
     turns: list[Turn] = []
     for message in [Message("system", system), *messages] if system else messages:
@@ -113,12 +113,12 @@ def _check(role: str, blocks: Sequence[Block]) -> None:
 def _instruct(turns: list[Turn], blocks: Sequence[Block]) -> None:
     told = [block for block in blocks if isinstance(block, Text) and not block.text.startswith(BILLING)]
     last = turns[-1]["role"] if turns else "system"
-    if told:  # few templates take a turn of the system's in the middle
+    if told:  # few templates take a system turn in mid-chat
         _turn(turns, "user" if last == "assistant" else last)["content"] += map(_part, told)
 
 
 def _ask(turns: list[Turn], blocks: Sequence[Block]) -> None:
-    """Results come first, and after them what else there is."""
+    """Add a user's message: tool results first, then all other blocks."""
     results = [block for block in blocks if isinstance(block, ToolResult)]
     said = [block for block in blocks if isinstance(block, Text | Image)]
     shown: list[Text | Image] = []
@@ -163,7 +163,7 @@ def _part(block: Text | Image) -> dict[str, Any]:
 
 
 def _joined(parts: list[dict[str, Any]], role: str) -> str | list[dict[str, Any]]:
-    """All that is text is one: the model's as it wrote it, that of others block by block."""
+    """Content of text alone as one string: the model's blocks joined as they are, those of others by line breaks."""
     if any(part["type"] != "text" for part in parts):
         return parts
     return ("" if role == "assistant" else "\n").join(part["text"] for part in parts)

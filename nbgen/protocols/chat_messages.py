@@ -1,7 +1,7 @@
 """The turns of a chat and the options of its template, as OpenAI-style bodies spell them. Knows no route.
 
-Follows OpenAI's API reference in the parts of a turn, and SGLang in those that it has no name for: `audio_url`,
-`video_url`, and addresses that are bare base64.
+Follows OpenAI's API reference for the parts of a turn, and SGLang for those that OpenAI lacks: `audio_url`,
+`video_url`, and URLs that are bare base64.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nbgen.protocols.media import Item, check_media, decode_base64, parse_item
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_OPTIONS = 32
-#: Whether a model thinks, as templates call it.
+#: Names under which templates take the switch of whether the model thinks.
 SWITCHES = frozenset(("enable_thinking", "thinking"))
-#: What a body says beside the template's own variables.
+#: Template variables that the body sets by other fields.
 RESERVED_OPTIONS = {"add_generation_prompt", "continue_final_message", "messages", "tools"}
 
 
 class InputAudio(msgspec.Struct, omit_defaults=True):
-    """A sound in base64; its format is told by its content."""
+    """A sound in base64; its format is detected from its content."""
 
     data: str
     format: str = ""
@@ -43,16 +43,16 @@ class Part(msgspec.Struct, omit_defaults=True):
     input_audio: InputAudio | None = None
 
     def __post_init__(self) -> None:
-        for name in {*MEDIA_PARTS, "input_audio"} - {self.type}:  # nobody looks at what is there besides
+        for name in {*MEDIA_PARTS, "input_audio"} - {self.type}:  # fields of other types are ignored
             setattr(self, name, None)
 
     @property
     def words(self) -> str | None:
-        """What the part says; None where it is a medium."""
+        """The part's text; None if it is a medium."""
         return getattr(self, self.type) if self.type in ("text", "refusal") else None
 
 
-#: Types of parts that hold a medium, and its type.
+#: Part types that hold a medium, and the medium's type.
 MEDIA_PARTS: dict[str, MediaType] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 
 
@@ -64,7 +64,7 @@ class CalledFunction(msgspec.Struct):
 
 
 class Call(msgspec.Struct):
-    """A call of a turn of the model's."""
+    """A tool call in one of the model's turns."""
 
     function: CalledFunction
     id: str = ""
@@ -72,7 +72,7 @@ class Call(msgspec.Struct):
 
     @property
     def arguments(self) -> str:
-        """Its arguments as text, however they came."""
+        """Its arguments as JSON text, whether sent as text or as an object."""
         given = self.function.arguments
         return given if isinstance(given, str) else msgspec.json.encode(given).decode()
 
@@ -84,10 +84,10 @@ class Turn(msgspec.Struct, omit_defaults=True):
     content: str | list[Part] | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    #: The same, as vLLM and OpenRouter call it.
+    #: `reasoning_content` under the name of vLLM and OpenRouter.
     reasoning: str | None = None
     tool_calls: list[Call] | None = None
-    #: How calls were written before `tool_calls`; refused.
+    #: OpenAI's predecessor of `tool_calls`; refused.
     function_call: dict[str, Any] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -99,7 +99,7 @@ class Turn(msgspec.Struct, omit_defaults=True):
 
 
 class Conversation(NamedTuple):
-    """The turns of a chat, and the media that their parts stand for, in order."""
+    """The turns of a chat, and the media of their parts, in order."""
 
     messages: list[ChatMessage]
     media: list[Item]
@@ -112,7 +112,7 @@ def check_count(turns: Sequence[Turn]) -> None:
 
 
 def conversation(turns: Sequence[Turn]) -> Conversation:
-    """The turns of a chat. Raises InvalidRequest for none, too many, or what no model takes."""
+    """The turns of a chat. Raises InvalidRequest for none, too many, or content that no model takes."""
     check_count(turns)
     media: list[Item] = []
     messages = [_message(turn, media) for turn in turns]
@@ -121,7 +121,7 @@ def conversation(turns: Sequence[Turn]) -> Conversation:
 
 
 def chat_messages(turns: list[Turn]) -> list[ChatMessage]:
-    """The same for a route that reads text alone."""
+    """As `conversation`, for a route that takes text only."""
     messages, media = conversation(turns)
     if media:
         raise InvalidRequest(f"this route takes no {media[0].type} in messages", field="messages")
@@ -131,9 +131,9 @@ def chat_messages(turns: list[Turn]) -> list[ChatMessage]:
 def template_options(
     options: Mapping[str, Any], field: str = "chat_template_kwargs"
 ) -> dict[str, bool | int | float | str]:
-    """A chat template's own variables, as `enable_thinking`: plain values that shadow nothing of ours.
+    """A chat template's own variables, such as `enable_thinking`: plain values, none under a RESERVED_OPTIONS name.
 
-    `field` is what the dialect calls them.
+    `field` is the dialect's name for them. Raises InvalidRequest.
     """
     for name, value in options.items():
         if name in RESERVED_OPTIONS or not name.isidentifier() or not isinstance(value, bool | int | float | str):
@@ -144,10 +144,10 @@ def template_options(
 
 
 def manner(options: Mapping[str, Any] | None, effort: str | None, verbosity: str | None = None) -> dict[str, Any]:
-    """The `options` and what a template is told besides of how to think and write, as models' makers call it.
+    """The `options`, and the template variables for reasoning effort and verbosity, under the names that models use.
 
-    As with SGLang and vLLM, the effort "none" keeps a model from thinking, and any other has it think. Options say
-    otherwise under either name of that switch: some templates read both.
+    As with SGLang and vLLM, the effort "none" turns thinking off, and any other turns it on. Either switch in
+    `options` overrides that. Otherwise both names are set, since templates read one or the other.
     """
     options = options or {}
     told: dict[str, Any] = {"reasoning_effort": effort, "verbosity": verbosity}
@@ -157,7 +157,7 @@ def manner(options: Mapping[str, Any] | None, effort: str | None, verbosity: str
 
 
 def without_files(content: str | list[Part]) -> str | list[Part]:
-    """A turn's content with the places of its media, and not the media."""
+    """A turn's content with empty parts in place of its media."""
     if isinstance(content, str):
         return content
     return [part if part.words is not None else Part(type=part.type) for part in content]
@@ -171,7 +171,7 @@ def part_size(part: Part) -> int:
 
 
 def part_item(part: Part) -> Item:
-    """The medium of a part that is no text. Raises InvalidRequest."""
+    """The medium of a part that is not text. Raises InvalidRequest."""
     if part.type == "input_audio" and part.input_audio is not None:
         return decode_base64(part.input_audio.data, "audio", "input_audio.data")
     if part.type in ("file", "input_file"):
@@ -212,7 +212,7 @@ def _message(turn: Turn, media: list[Item]) -> ChatMessage:
 
 
 def _more(turn: Turn) -> dict[str, Any]:
-    """What a turn has besides its text: the model's thoughts and calls, and which call a tool answers."""
+    """What a turn has besides text: the model's reasoning and calls, or the id of the call that a tool answers."""
     if turn.role == "tool":
         return {"tool_call_id": turn.tool_call_id or "", "name": turn.name or ""}
     if turn.role != "assistant":
@@ -227,7 +227,7 @@ def _call(call: Call) -> ToolCall:
 def _part(part: Part, media: list[Item]) -> ContentPart:
     if part.words is not None:
         return ContentPart(type="text", text=part.words)
-    if len(media) >= MAX_MEDIA:  # none is decoded for nothing
+    if len(media) >= MAX_MEDIA:  # before more of them are decoded in vain
         raise InvalidRequest(f"the messages have more than {MAX_MEDIA} images and sounds", field="messages")
     media.append(part_item(part))
     return ContentPart(type=media[-1].type)

@@ -1,4 +1,4 @@
-"""Triton's classification extension: an output as its largest elements, `value:index:label`. Knows no wire."""
+"""Triton's classification extension: renders an output as its largest elements, `value:index:label`. Knows no wire."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def classified(output: OutputTensor, spec: TensorSpec, classes: int, *, batched:
 
 
 def _largest(entry: np.ndarray, labels: tuple[str, ...], count: int) -> list[str]:
-    """Largest first; of equal ones the first. What is not a number comes last."""
+    """Largest first; equal elements in their order. NaN comes last."""
     match entry.dtype.kind:
         case "f":
             order = np.argsort(-entry, kind="stable")  # which puts NaN last

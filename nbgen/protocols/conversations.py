@@ -1,4 +1,4 @@
-"""OpenAI's conversations: items that responses begin with and are added to.
+"""OpenAI's conversations: bodies with items and metadata, and the conversation object.
 
 Follows OpenAI's API reference of `/v1/conversations`. Does not know where they are kept.
 """
@@ -20,7 +20,7 @@ MAX_ITEMS = 20
 
 
 class CreateBody(msgspec.Struct, kw_only=True):
-    """The body that creates a conversation, with items and metadata if it likes."""
+    """The body that creates a conversation, optionally with items and metadata."""
 
     items: list[Item] | None = None
     metadata: dict[str, str] | None = None
@@ -70,7 +70,7 @@ def _metadata(given: dict[str, str] | None) -> dict[str, str]:
 
 
 def _items(given: Sequence[Item], memory: Memory) -> list[Item]:
-    """The items, of which a response can be made."""
+    """The items, checked to be such as a response can be made from."""
     if len(given) > MAX_ITEMS:
         raise InvalidRequest(f"items has {len(given)} items; at most {MAX_ITEMS} at a time", field="items")
     try:

@@ -1,6 +1,6 @@
-"""Embeddings: OpenAI's `/v1/embeddings`, SGLang's `/encode` and `/v1/classify`, from their bodies to requests and back.
+"""Embeddings: OpenAI's `/v1/embeddings`, SGLang's `/encode` and `/v1/classify`: bodies to requests, outputs to answers.
 
-With `pooling` the first asks any language model for its hidden states, pooled; with a LoRA adapter if need be.
+With `pooling`, `/v1/embeddings` returns pooled hidden states of any language model, also with a LoRA adapter.
 
 Knows nothing of a model's limits, which the engine checks.
 """
@@ -25,18 +25,18 @@ from nbgen.sampling_params import SamplingParams
 
 MAX_TEXTS = 2048
 MAX_DIMENSIONS = 2**16
-#: How the hidden states of a model that makes text become a vector.
+#: How a text model's hidden states are pooled into a vector.
 POOLS = ("mean", "last")
 
 
 class Embedding(NamedTuple):
-    """What one call asks for. `single` answers an object where the dialect does; `dimensions` None keeps all."""
+    """What one call asks for. A `single` text gets an object where the dialect does so; `dimensions` None keeps all."""
 
     requests: list[EmbedRequest] | list[GenerateRequest]
     single: bool
     as_base64: bool = False
     dimensions: int | None = None
-    #: What the caller calls each request.
+    #: The caller's id of each request.
     ids: Sequence[str] = ()
 
 
@@ -111,13 +111,13 @@ def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> 
 
 
 def check_classes(model: ModelInfo) -> None:
-    """Raises InvalidRequest for an embedding model without classes; one that makes text refuses any such request."""
+    """Raise InvalidRequest for an embedding model without classes. (A text model refuses the request itself.)"""
     if model.is_embedding and not model.labels:
         raise InvalidRequest(f"{model.name} tells no classes apart: ask /v1/embeddings, /classify or /v1/rerank")
 
 
 def classify_body(outputs: list[EmbedOutput], model: ModelInfo) -> bytes:
-    """The answer of `/v1/classify`: of each text how likely each class is."""
+    """The answer of `/v1/classify`: the probability of each class for each text."""
     bent = _sigmoid if model.labels_overlap else _softmax
     chances = [bent(_vector(output)) for output in outputs]
     data = [
@@ -140,7 +140,7 @@ def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
 
 
 def _pooled(requests: list[EmbedRequest], pooling: Literal["mean", "last"], adapter: str) -> list[GenerateRequest]:
-    """The same texts for a model that makes text, which writes none."""
+    """The same texts as requests to a text model, which generates no token."""
     params, tensors = SamplingParams(max_new_tokens=0), TensorOptions(pooled=pooling)
     return [
         GenerateRequest(
@@ -188,7 +188,7 @@ def _vector(output: EmbedOutput) -> np.ndarray:
 
 
 def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
-    """The first `dimensions` numbers, at length 1 again (matryoshka embeddings, Kusupati et al. 2022)."""
+    """The first `dimensions` numbers, normalized to length 1 (matryoshka embeddings, Kusupati et al. 2022)."""
     if dimensions is None or dimensions == len(vector):
         return vector
     if dimensions > len(vector):

@@ -1,4 +1,4 @@
-"""An inference as every Triton dialect says it: tensors and parameters in, named tensors out, whatever the wire.
+"""An inference in the form common to all Triton dialects: tensors and parameters in, named tensors out.
 
 KServe's JSON and binary bodies, the generate extension and gRPC all become an `Inference`, and all answers are
 `InferenceResponse`s. Knows no wire and no model.
@@ -19,7 +19,7 @@ RESERVED_PREFIX = "triton_"
 
 
 class RequestedOutput(NamedTuple):
-    """An output named in a request: as bytes or JSON, as it is or as its `classes` largest elements."""
+    """An output named in a request: as bytes or JSON; whole, or its `classes` largest elements if that is not 0."""
 
     name: str
     binary: bool = False
@@ -27,10 +27,10 @@ class RequestedOutput(NamedTuple):
 
 
 class Inference(msgspec.Struct, kw_only=True):
-    """A request. No `outputs` means those that the model gives by default, as bytes if `binary_outputs`.
+    """A request. Without `outputs` it gets the model's default ones, as bytes if `binary_outputs`.
 
-    A request that has not begun after `timeout_us` microseconds (0: any time) is given up. Its wire has room for one
-    response if `whole`.
+    A request that has not started after `timeout_us` microseconds fails (0: no limit). If `whole`, its wire can carry
+    only one response.
     """
 
     id: str = ""
@@ -54,7 +54,7 @@ class OutputTensor(NamedTuple):
 class InferenceResponse(msgspec.Struct, kw_only=True):
     """One response to a request; `final` is the last. A request that fails later ends with an exception instead.
 
-    `pieces` counts what waited and was joined in it, each of which a quicker reader would have had as a response.
+    `pieces` counts the outputs joined in it: a faster reader would have got each as a response of its own.
     """
 
     model_name: str
@@ -70,8 +70,8 @@ class InferenceResponse(msgspec.Struct, kw_only=True):
 
 
 class Cancelled(InvalidRequest):
-    """Somebody else has ended the request: a fault, to Triton's clients, of whoever sent it."""
+    """The request was aborted by another call. Triton's clients see it as an error of the request (400)."""
 
 
 class PinnedError(InternalError):
-    """The request is at fault, but Triton's clients are told of an internal error."""
+    """The request is at fault, but Triton answers it with an internal error, and so do we."""

@@ -1,8 +1,8 @@
-"""Strict JSON: what a client sent, as Python values, or InvalidRequest. Never anything else.
+"""Strict JSON: decodes a client's body into Python values, or raises InvalidRequest and nothing else.
 
-Stricter than `json.loads`: UTF-8 only (a byte order mark in front, as Windows writes it, is no harm), finite numbers,
-64-bit integers, unique keys, bounded depth and size, and no half of a surrogate pair, which no later encoder could
-write. Knows no protocol's fields.
+Stricter than `json.loads`: UTF-8 only (with or without the byte order mark that Windows writes), finite numbers, 64-bit
+integers, unique keys, bounded depth and size, and no lone surrogate, which no later encoder could write. Knows no
+protocol's fields.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nbgen.protocols.json_structure import SLICE, check_structure
 MAX_DEPTH = 100
 MAX_KEYS = 20_000
 MAX_DIGITS = 20
-#: Of a body: as many token ids of three digits as one of 64 MiB holds.
+#: Most values of a body: as many as there are token ids of three digits in 64 MiB.
 MAX_BODY_VALUES = 2**24
-#: Of a prompt.
+#: Longest text of a prompt.
 MAX_TEXT_BYTES = 4 * 2**20
 MAX_TOKEN_ID = 2**31 - 1
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
@@ -41,7 +41,7 @@ class MalformedBody(InvalidRequest):
 
 
 def parse_json(body: bytes) -> Any:
-    """The value that `body` spells. Raises MalformedBody, InvalidRequest for more than is read at once."""
+    """Decode a body. Raises MalformedBody, or InvalidRequest for more values than are read at once."""
     check_structure(memoryview(body), values=MAX_BODY_VALUES)
     try:
         text = body.decode("utf-8-sig")
@@ -59,7 +59,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The same for a route that reads one JSON object; an empty body is an empty object."""
+    """As `parse_json`, for a route that takes a JSON object; an empty body is an empty object."""
     value = parse_json(body) if body.strip() else {}
     if not isinstance(value, dict):
         raise MalformedBody("the body must be a JSON object")
@@ -67,7 +67,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def convert(fields: Mapping[str, Any], kind: type[T]) -> T:
-    """The fields as a struct of ours. Raises InvalidRequest naming the first that does not fit."""
+    """Convert the fields to a struct of this kind. Raises InvalidRequest naming the first field that does not fit."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -76,9 +76,9 @@ def convert(fields: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise InvalidRequest for what is known and not served. The `table` has each name's values that ask for nothing.
+    """Raise InvalidRequest for a field that is known but unsupported, unless its value asks for nothing.
 
-    The first of them is None, which is as good as nothing given.
+    The `table` has these harmless values for each field. The first is always None, which equals leaving it out.
     """
     for name, unset in table.items():
         if fields.get(name) not in unset:
@@ -88,29 +88,29 @@ def refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any,
 
 
 def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise InvalidRequest for what is known and not served in the object under this name."""
+    """As `refuse_unsupported`, for the fields of the object under this name."""
     if isinstance(inside := fields.get(name), dict):
         given = {f"{name}.{key}": value for key, value in inside.items()}
         refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
 
 
 def is_integer(value: Any, low: float = -math.inf, high: float = math.inf) -> TypeGuard[int]:
-    """Whether it is an integer from `low` to `high`, which JSON's true and false are not."""
+    """Whether it is an integer from `low` to `high`; JSON's true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def are_integers(value: Any) -> bool:
-    """Whether it is a list of integers, which JSON's true and false are not."""
+    """Whether it is a list of integers; JSON's true and false are none."""
     return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
 def are_ids(value: Any) -> bool:
-    """Whether it is a list of what may be token ids, the vocabulary aside."""
+    """Whether it is a list of possible token ids, whatever the vocabulary."""
     return are_integers(value) and (not value or (min(value) >= 0 and max(value) <= MAX_TOKEN_ID))
 
 
 def check_range(name: str, value: int | None, low: int, high: int) -> None:
-    """Raise InvalidRequest for a number that is given and not within."""
+    """Raise InvalidRequest for a number that is given and out of range."""
     if value is not None and not low <= value <= high:
         raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
 
@@ -122,7 +122,7 @@ def check_text_size(name: str, size: int) -> None:
 
 
 def _holds(pattern: re.Pattern[bytes], body: bytes | memoryview) -> bool:
-    """Whether a pattern of at most MAX_DIGITS bytes is anywhere in a body."""
+    """Whether a body contains a pattern whose matches have at most MAX_DIGITS bytes."""
     return any(pattern.search(body, start, start + SLICE + MAX_DIGITS) for start in range(0, len(body), SLICE))
 
 
@@ -154,14 +154,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_float, parse_constant=_constant)
-#: Twice as slow over a list of a million token ids, so it reads only what holds a long number.
+#: Also checks integers. Twice as slow for a list of a million token ids, so it is used only if there is a long number.
 _wary_decoder = json.JSONDecoder(
     object_pairs_hook=_unique, parse_float=_float, parse_int=_integer, parse_constant=_constant
 )
 
 
 def _check_shape(value: Any) -> None:
-    """Level by level, so that depth costs no recursion."""
+    """Check the depth, level by level to avoid recursion."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         if not level:
@@ -177,7 +177,7 @@ def _check_shape(value: Any) -> None:
 
 
 def check_surrogates(body: bytes | memoryview, value: Any) -> None:
-    """Raise MalformedBody where the `value` of a body has half of a surrogate pair in a text."""
+    """Raise MalformedBody if a text in a body's `value` has a lone surrogate."""
     if not _holds(_SURROGATE_ESCAPE, body):
         return
     try:

@@ -1,7 +1,7 @@
-"""How much there is in a large JSON body, counted before anything is made of it.
+"""Counts the objects, lists and strings of a large JSON body before it is parsed.
 
-No parser lets go of the interpreter before its end, and each list, object and string costs far more than its bytes: a
-few megabytes of brackets would hold up every other request for seconds. Counting is numpy's, in slices. Knows no
+No parser releases the GIL before its end, and each list, object and string costs far more than its bytes: a few
+megabytes of brackets would block all other requests for seconds. Counting uses numpy, slice by slice. Knows no
 protocol's fields.
 """
 
@@ -15,19 +15,19 @@ import numpy as np
 
 from nbgen.errors import InvalidRequest
 
-#: Bytes of a body whose parsing nobody notices.
+#: Bytes of a body that is parsed too quickly to matter.
 SMALL = 2**17
-#: Of a body, what is searched at once: meanwhile no other thread runs.
+#: Bytes of a body that are searched at once: meanwhile no other thread runs.
 SLICE = 2**20
-#: Of one body, without those inside of strings.
+#: Limits for one body, not counting characters inside strings.
 MAX_OBJECTS, MAX_LISTS, MAX_QUOTES = 2**16, 2**19, 2**20
-#: Values that are read in one go.
+#: Most values that are decoded in one call.
 MAX_VALUES_AT_ONCE = 2**20
 NOT_UTF8 = "a text in it is not UTF-8"
 
 
 def check_structure(body: memoryview, *, values: int | None = None) -> None:
-    """Raise InvalidRequest for more objects, lists, strings or, if there is a limit, values than are read in JSON."""
+    """Raise InvalidRequest for too many objects, lists or strings or, if `values` limits them, values."""
     if len(body) <= SMALL:
         return
     limits = {"{": MAX_OBJECTS, "[": MAX_LISTS, '"': MAX_QUOTES} | ({",": values} if values else {})
@@ -44,7 +44,7 @@ def check_structure(body: memoryview, *, values: int | None = None) -> None:
 
 
 def why_malformed(body: memoryview, error: msgspec.DecodeError | UnicodeDecodeError) -> str:
-    """What msgspec says of JSON that is none; where a number is not finite, which Python's json writes, that."""
+    """msgspec's message for malformed JSON, or a better one for NaN and Infinity, which Python's json module writes."""
     if isinstance(error, UnicodeDecodeError):
         return NOT_UTF8
     place = re.search(r"\(byte (\d+)\)", str(error))
@@ -55,7 +55,7 @@ def why_malformed(body: memoryview, error: msgspec.DecodeError | UnicodeDecodeEr
 
 
 def count(body: memoryview, character: int) -> int:
-    """How often a byte comes."""
+    """How often a byte occurs."""
     return sum(int(np.count_nonzero(part == character)) for part in _slices(body))
 
 
@@ -69,8 +69,8 @@ def depth(body: memoryview) -> int:
 
 
 def _without_contents(body: memoryview) -> Iterator[np.ndarray]:
-    """The slices of a body without what is in strings; their quotes stay."""
-    inside, backslashes = False, 0  # where the slice before ended: in a string, behind so many backslashes
+    """The slices of a body without the contents of strings; the quotes stay."""
+    inside, backslashes = False, 0  # state at the last slice's end: inside a string, and number of trailing backslashes
     for part in _slices(body):
         quotes, backslashes = _bare_quotes(part, backslashes)
         content = np.logical_xor.accumulate(np.concatenate(([inside], quotes)))
@@ -79,13 +79,13 @@ def _without_contents(body: memoryview) -> Iterator[np.ndarray]:
 
 
 def _bare_quotes(part: np.ndarray, backslashes: int) -> tuple[np.ndarray, int]:
-    """Where quotes have an even number of backslashes before them, and how many backslashes are at the end.
+    """A mask of the unescaped quotes (after an even number of backslashes), and the number of backslashes at the end.
 
-    `backslashes` are those directly before the part.
+    `backslashes` is the number directly before the part.
     """
     places = np.arange(len(part), dtype=np.int32)
     others = np.where(part == ord("\\"), -1 - backslashes, places)
-    before = np.maximum.accumulate(np.concatenate(([-1 - backslashes], others)))  # the last that is no backslash
+    before = np.maximum.accumulate(np.concatenate(([-1 - backslashes], others)))  # place of the last other character
     runs = np.arange(-1, len(part), dtype=np.int32) - before
     return (part == ord('"')) & (runs[:-1] % 2 == 0), int(runs[-1])
 

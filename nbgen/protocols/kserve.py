@@ -1,7 +1,7 @@
-"""KServe v2 over HTTP, requests: a JSON body with tensors inside or behind it becomes an `Inference`.
+"""KServe v2 over HTTP, requests: parses a JSON body, with tensors inside it or appended to it, into an `Inference`.
 
-Follows Triton 2.73 in what it takes and in the words of its errors. Whether a model takes such tensors is decided in
-`kserve_checks`. Large bodies should be parsed in a worker thread: see `tensors`.
+Follows Triton 2.73 in what it accepts and in its error messages. `kserve_checks` decides whether a model takes such
+tensors. Large bodies should be parsed in a worker thread: see `tensors`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nbgen.protocols.json_body import HIGHEST, MAX_DEPTH, MalformedBody, is_inte
 from nbgen.protocols.json_structure import check_structure, why_malformed
 from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
-#: Bytes of the JSON part of a request, of one tensor in it, and of a request that is one tensor's bytes alone.
+#: Limit for the JSON part of a request, for one tensor in it, and for a request that is one tensor's raw bytes.
 MAX_INPUT_BYTES = 64 * 2**20
 MAX_TENSORS, MAX_RANK = 128, 32
 MAX_ELEMENTS = 2**63 - 1
 MAX_PARAMETERS = 256
-#: Bytes of JSON.
+#: Limits in bytes of JSON.
 MAX_PARAMETERS_BYTES, MAX_SHAPE_BYTES = 2**20, 2**10
-#: In Triton's words, which its clients look for.
+#: Triton's wording, which its clients look for.
 LIMIT_WORDS = "Use --http-max-input-size to increase the limit. (An option of Triton's own server; here it is fixed.)"
 LENGTH = "Inference-Header-Content-Length"
 LENGTH_HINT = f" ({LENGTH} may be of another request: tritonclient leaves it in a headers= dictionary that calls share)"
@@ -66,9 +66,9 @@ _decode_parameters = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def header_length(header: str | None, size: int) -> int:
-    """Bytes of JSON at the beginning of a body of `size` bytes; 0 says that the body is one tensor's.
+    """Bytes of JSON at the beginning of a body of `size` bytes; 0 means that the body is the bytes of one tensor.
 
-    The header is read as C's stoi reads it: blanks, a sign, digits, and whatever follows.
+    The header is parsed like C++'s stoi: blanks, a sign, digits; what follows is ignored.
     """
     if header is None:
         return size
@@ -84,7 +84,7 @@ def header_length(header: str | None, size: int) -> int:
 
 
 def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Inference:
-    """The inference that an `infer` body asks of the model `spec`. Raises InvalidRequest, PinnedError."""
+    """Parse the body of an `infer` request to the model `spec`. Raises InvalidRequest, PinnedError."""
     length = header_length(header, len(body))
     if header is not None and length == 0:
         return _raw(body, spec)
@@ -102,12 +102,12 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
         inputs=inputs,
         outputs=list(by_name("output", fields.outputs, _output).values()),
         binary_outputs=bool(binary),
-        timeout_us=min(int(timeout), HIGHEST),  # a double's next is one that no message holds
+        timeout_us=min(int(timeout), HIGHEST),  # a double may round up to more than a message can hold
     )
 
 
 def by_name(kind: str, items: Iterable[Any], make: Callable[[Any], T]) -> dict[str, T]:
-    """What is made of each of a request's inputs or outputs. Raises InvalidRequest for a second one of a name."""
+    """`make(item)` of a request's inputs or outputs, by name. Raises InvalidRequest for a repeated name."""
     found: dict[str, T] = {}
     for item in items:
         if item.name in found:
@@ -117,7 +117,7 @@ def by_name(kind: str, items: Iterable[Any], make: Callable[[Any], T]) -> dict[s
 
 
 def check_json_size(length: int) -> None:
-    """Raise InvalidRequest for more JSON than is read."""
+    """Raise InvalidRequest for more JSON than is accepted."""
     if length > MAX_INPUT_BYTES:
         raise InvalidRequest(
             f"request JSON size of {length} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} bytes. "
@@ -142,7 +142,7 @@ def _parameters(raw: msgspec.Raw) -> dict[str, Any]:
 
 
 def _part(name: str, raw: msgspec.Raw, limit: int, decode: Callable[[msgspec.Raw], T]) -> T:
-    """A small part of the body."""
+    """Decode a small part of the body, of at most `limit` bytes."""
     if (size := len(bytes(raw))) > limit:
         raise InvalidRequest(f"'{name}' has {size} bytes of JSON; at most {limit}")
     try:
@@ -155,7 +155,7 @@ def _part(name: str, raw: msgspec.Raw, limit: int, decode: Callable[[msgspec.Raw
 
 
 class _Blobs:
-    """What follows the JSON: the bytes of the binary inputs, in order."""
+    """The bytes after the JSON, from which the binary inputs are taken in order."""
 
     def __init__(self, rest: memoryview) -> None:
         self._rest = rest
@@ -199,7 +199,7 @@ def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
 
 
 def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> memoryview:
-    """The bytes of a tensor whose elements are listed."""
+    """The bytes of a tensor whose elements are a JSON list."""
     expected = listed_elements(name, datatype, shape)
     with tensors.naming(name):
         data, found = tensors.from_json(json, datatype)
@@ -213,7 +213,7 @@ def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> me
 
 
 def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
-    """How many elements a tensor has that are sent one by one. Raises InvalidRequest for too many."""
+    """How many elements a tensor has that is sent as a list. Raises InvalidRequest for too many."""
     expected = math.prod(shape)
     tensors.check_strings(datatype, expected, name[:200])
     if expected * ELEMENT_BYTES[datatype] > MAX_INPUT_BYTES:
@@ -225,22 +225,22 @@ def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
 
 
 def check_datatype(datatype: str) -> str:
-    """The datatype, if KServe has it."""
+    """The datatype. Raises InvalidRequest if KServe does not have it."""
     if datatype not in ELEMENT_BYTES:
         raise InvalidRequest(f"unknown datatype '{datatype[:80]}'; there are {', '.join(ELEMENT_BYTES)}")
     return datatype
 
 
 def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
-    """The dimensions of a tensor. Raises PinnedError for what is no dimension."""
-    if len(shape) > MAX_RANK:  # before they are multiplied, which takes long where there are many
+    """The dimensions of a tensor. Raises PinnedError for an invalid one, InvalidRequest for too many or too large."""
+    if len(shape) > MAX_RANK:  # before multiplying them, which would take long
         raise InvalidRequest(f"input '{name[:200]}' has {len(shape)} dimensions; at most {MAX_RANK}")
     for size in shape:
         if not is_integer(size, 0):
             raise PinnedError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
-    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # a 0 excuses no other size
+    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # a 0 must not hide another size
         raise InvalidRequest(
             f"shape of input '{name[:200]}' causes total element count to exceed maximum size of {MAX_ELEMENTS}"
         )
@@ -248,14 +248,14 @@ def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
 
 
 def no_region(region: object) -> InvalidRequest:
-    """Why a tensor in shared memory is neither read nor written."""
+    """The refusal of a tensor in shared memory."""
     error = InvalidRequest(f"Unable to find shared memory region: '{str(region)[:200]}'")
     error.status = 404
     return error
 
 
 def _raw(body: memoryview, spec: ModelSpec) -> Inference:
-    """A body that is the bytes of the model's only input."""
+    """The inference of a body that is the raw bytes of the model's only input."""
     if len(spec.inputs) != 1:
         raise InvalidRequest(
             f"Raw request must only have 1 input (found 1) to be deduced but got {len(spec.inputs)} inputs in "
@@ -311,7 +311,7 @@ def _is_unsigned(value: object) -> bool:
     return is_integer(value, 0, HIGHEST)
 
 
-#: What the protocol itself reads, and what each must be.
+#: The protocol's own parameters, with a check and its words.
 _RESERVED: dict[str, tuple[Callable[[object], bool], str]] = {
     "sequence_id": (lambda value: isinstance(value, str) or _is_unsigned(value), "unsigned integer or string"),
     "sequence_start": (lambda value: isinstance(value, bool), "boolean"),
@@ -323,7 +323,7 @@ _RESERVED: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def parse_parameters(parameters: Mapping[str, Any]) -> dict[str, Parameter]:
-    """A request's parameters, the protocol's own among them."""
+    """A request's parameters, including the protocol's own. Raises InvalidRequest."""
     if len(parameters) > MAX_PARAMETERS:
         raise InvalidRequest(f"the request has {len(parameters)} parameters; at most {MAX_PARAMETERS}")
     for name, value in parameters.items():

@@ -1,7 +1,7 @@
-"""KServe v2 over HTTP, answers: an `InferenceResponse` and errors become JSON, with tensors inside or behind it.
+"""KServe v2 over HTTP, answers: renders an `InferenceResponse` or an error as JSON, with tensors inside or appended.
 
 Follows Triton 2.73: compact JSON, outputs in the model's order, data flat. Bodies are iterators of bytes, so that a
-large one can be made in a worker thread and sent as it is made.
+large one can be rendered in a worker thread and sent piece by piece.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nbgen.tensor_spec import ModelSpec
 JSON = "application/json"
 BINARY = "application/octet-stream"
 ENCODINGS = ("identity", "gzip", "deflate")
-#: zlib's word for a gzip header and trailer.
+#: zlib's `wbits` for a gzip header and trailer.
 _GZIP = 16 + zlib.MAX_WBITS
-#: Bytes that tell whether a body is worth compressing.
+#: Size of the sample that decides whether a body is worth compressing.
 SAMPLE_BYTES = 2**15
 
 
 class Answer(NamedTuple):
-    """A body on its way: `json_length` is that of its JSON part where binary tensors follow, `size` all of it."""
+    """A body to send, of `size` bytes. `json_length` is that of its JSON part if binary tensors follow, else None."""
 
     body: Iterator[bytes]
     size: int
@@ -41,12 +41,12 @@ class Answer(NamedTuple):
 
 
 def error_body(error: NbgenError) -> bytes:
-    """Every error of Triton's routes."""
+    """The body of any error of Triton's routes."""
     return msgspec.json.encode({"error": error.message})
 
 
 def shown(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> list[tuple[OutputTensor, bool]]:
-    """The outputs to send, each with whether as bytes: classified where asked, in the model's order."""
+    """The outputs to send in the model's order, classified if asked for, each with whether it is sent as bytes."""
     asked = {output.name: output for output in inference.outputs}
     found = {output.name: output for output in response.outputs if not asked or output.name in asked}
     default = RequestedOutput("", inference.binary_outputs)
@@ -62,7 +62,7 @@ def shown(response: InferenceResponse, inference: Inference, spec: ModelSpec) ->
 
 
 def infer_answer(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> Answer:
-    """The answer to `infer`. Raises InvalidRequest for an output that cannot be given as it was asked for."""
+    """The answer to `infer`. Raises InvalidRequest for an output that cannot be sent in the format asked for."""
     outputs = shown(response, inference, spec)
     for output, binary in outputs:
         if not binary and output.datatype in BINARY_ONLY:
@@ -78,7 +78,7 @@ def infer_answer(response: InferenceResponse, inference: Inference, spec: ModelS
 
 
 def _estimate(outputs: list[tuple[OutputTensor, bool]]) -> int:
-    """About how many bytes of JSON: enough to tell small from large."""
+    """Roughly the bytes of JSON, enough to tell small answers from large ones."""
     return 512 + 4 * sum(len(output.data) for output, binary in outputs if not binary)
 
 
@@ -115,7 +115,7 @@ def _output(output: OutputTensor, *, binary: bool) -> Iterator[bytes]:
 
 
 def accepted_encoding(header: str) -> str:
-    """How an answer may be compressed: the heaviest of identity, gzip and deflate; of equal ones the first."""
+    """The encoding for an answer: that of identity, gzip and deflate with the highest q-value, or the first such."""
     best, heaviest = "identity", 0.0
     for part in header.split(","):
         name, _, options = part.strip().partition(";")
@@ -136,7 +136,7 @@ def _weight(options: str) -> float | None:
 
 
 def compressed(body: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """The body in gzip's or zlib's format, as it comes; stored as it is where its beginning hardly shrinks."""
+    """The body in gzip's or zlib's format, piece by piece; uncompressed inside it if its beginning hardly shrinks."""
     first = _beginning(body)
     level = zlib.Z_BEST_SPEED if _shrinks(first) else zlib.Z_NO_COMPRESSION
     packer = zlib.compressobj(level, wbits=_GZIP if encoding == "gzip" else zlib.MAX_WBITS)
@@ -155,13 +155,13 @@ def _beginning(body: Iterator[bytes]) -> bytes:
 
 
 def _shrinks(data: bytes) -> bool:
-    """Whether compressing saves an eighth. Floating-point numbers seldom do, and cost zlib 25 ms a megabyte."""
+    """Whether compression saves an eighth. Floating-point numbers seldom do, and cost zlib 25 ms a megabyte."""
     sample = data[-SAMPLE_BYTES:]
     return len(sample) < SAMPLE_BYTES or len(zlib.compress(sample, zlib.Z_BEST_SPEED)) < len(sample) * 7 / 8
 
 
 def decompressed(body: memoryview, limit: int) -> memoryview:
-    """What gzip's or zlib's format holds, whichever it is. Raises InvalidRequest; never makes more than `limit`."""
+    """Decompress gzip's or zlib's format, whichever it is. Raises InvalidRequest, as for more than `limit` bytes."""
     if not len(body):
         raise InvalidRequest("the compressed body is empty")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)

@@ -1,6 +1,6 @@
-"""Whether a model takes the tensors of a request: names, datatypes, shapes, batch sizes, in Triton's words.
+"""Checks that a model takes the tensors of a request: names, datatypes, shapes, batch sizes, with Triton's messages.
 
-Where Triton is stricter than its own examples, leading dimensions of size 1 beyond the declared rank are dropped.
+More lenient than Triton, so that its own examples work: extra leading dimensions of size 1 are dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def checked(inference: Inference, spec: ModelSpec) -> Inference:
 
 
 def batch_size(inference: Inference, spec: ModelSpec) -> int:
-    """How many inferences the request is."""
+    """The number of inferences in the request."""
     first = next(iter(inference.inputs.values()), None)
     return first.shape[0] if spec.max_batch_size and first is not None else 1
 
@@ -44,7 +44,7 @@ def _who(inference: Inference) -> str:
 
 
 def _check_number(inference: Inference, spec: ModelSpec) -> None:
-    """The message names a range only where some inputs are optional."""
+    """Raise InvalidRequest for missing inputs. The message names a range only if some inputs are optional."""
     found, declared, required = len(inference.inputs), len(spec.inputs), spec.num_required
     missing = [item.name for item in spec.inputs if not item.optional and item.name not in inference.inputs]
     if not missing and found >= required:

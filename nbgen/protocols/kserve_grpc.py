@@ -1,6 +1,6 @@
-"""KServe v2 over gRPC: its messages become an `Inference`, and an `InferenceResponse` becomes its messages.
+"""KServe v2 over gRPC: turns its messages into an `Inference`, and an `InferenceResponse` into its messages.
 
-Follows Triton 2.73's `inference.GRPCInferenceService`. Messages are handed in, so no protobuf is imported here.
+Follows Triton 2.73's `inference.GRPCInferenceService`. Callers pass in message objects, so this imports no protobuf.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIELDS = {
 
 
 def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
-    """The inference that a ModelInferRequest asks for; `contents` are its raw ones. Raises InvalidRequest."""
+    """The inference that a ModelInferRequest asks for; `contents` are its raw_input_contents. Raises InvalidRequest."""
     given = _parameters(request.parameters)
     raw = iter(contents)
     inputs = kserve.by_name("input", request.inputs, lambda item: _tensor(item, raw, bool(contents)))
@@ -56,7 +56,7 @@ def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
-    """All but the one that asks for an empty last response, of which there is never need."""
+    """The parameters except the one that asks for an empty final response, which is never needed here."""
     found = {name: parameter_value(name, value) for name, value in given.items()}
     if not isinstance(found.pop(EMPTY_FINAL, False), bool):
         raise InvalidRequest(f"invalid value for '{EMPTY_FINAL}' parameter, expected bool_param")
@@ -67,7 +67,7 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
 
 
 def parameter_value(name: str, value: Any) -> Parameter:
-    """What an InferParameter holds."""
+    """The value of an InferParameter."""
     kind = value.WhichOneof("parameter_choice")
     if kind is None:
         raise InvalidRequest(f"parameter '{name[:200]}' has no value")
@@ -112,7 +112,7 @@ def _typed(item: Any, datatype: str, shape: tuple[int, ...]) -> memoryview:
         )
     elements = getattr(item.contents, wanted)
     expected = kserve.listed_elements(item.name, datatype, shape)
-    if (found := len(elements)) != expected:  # before anything is made of them
+    if (found := len(elements)) != expected:  # checked before they are converted
         raise InvalidRequest(
             f"input byte size mismatch for input '{item.name[:200]}': its shape has {expected} elements, and {wanted} "
             f"{found}"
@@ -140,7 +140,7 @@ def _classes(parameters: Mapping[str, Any]) -> int:
 
 
 def fill(message: Any, response: InferenceResponse, inference: Inference, spec: ModelSpec) -> list[list[memoryview]]:
-    """Put the response into `message`, a ModelInferResponse; the raw contents of its outputs, each in pieces."""
+    """Fill `message`, a ModelInferResponse, except raw contents: returns those of its outputs, each in pieces."""
     message.model_name, message.model_version, message.id = response.model_name, response.model_version, inference.id
     outputs = [output for output, _ in kserve_answer.shown(response, inference, spec)]
     for output in outputs:

@@ -1,4 +1,4 @@
-"""KServe v2's descriptions: of the server, of a model, of its configuration, of the repository.
+"""KServe v2's metadata: of the server, of a model and its configuration, and of the repository.
 
 Follows Triton 2.73's names and defaults; gRPC says the same. Knows no route.
 """
@@ -31,12 +31,12 @@ ModelState = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
 
 
 def server_metadata(name: str, version: str) -> dict[str, Any]:
-    """`GET v2`. Triton's own examples insist on its name, so the name is one that can be set."""
+    """`GET v2`. The name is configurable, since Triton's own examples insist on "triton"."""
     return {"name": name, "version": version, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(spec: ModelSpec) -> dict[str, Any]:
-    """`GET v2/models/M`: shapes as they are on the wire."""
+    """`GET v2/models/M`: shapes include the batch dimension, as on the wire."""
 
     def tensor(item: TensorSpec) -> dict[str, Any]:
         return {"name": item.name, "datatype": item.datatype, "shape": spec.shape(item)}
@@ -51,7 +51,7 @@ def model_metadata(spec: ModelSpec) -> dict[str, Any]:
 
 
 def model_config(spec: ModelSpec, device: str) -> dict[str, Any]:
-    """`GET v2/models/M/config`: dimensions without the batch."""
+    """`GET v2/models/M/config`: dimensions without the batch dimension."""
     gpu = device.startswith("cuda")
     config: dict[str, Any] = {
         "name": spec.name,
@@ -127,7 +127,7 @@ def _config_output(item: TensorSpec) -> dict[str, Any]:
 
 
 def parse_index(body: bytes) -> bool:
-    """Whether only models that are ready are asked for."""
+    """Whether the body asks for ready models only. Raises InvalidRequest."""
     words = "Invalid value for 'ready': expected a boolean"
     try:
         ready = parse_object(body).get("ready", False)
@@ -139,7 +139,7 @@ def parse_index(body: bytes) -> bool:
 
 
 def index_entry(spec: ModelSpec, state: ModelState, reason: str) -> dict[str, str]:
-    """One model of the repository; what was never loaded has only a name."""
+    """One model of the repository; one that was never loaded has only a name."""
     if state == "UNAVAILABLE" and not reason:
         return {"name": spec.name}
     entry = {"name": spec.name, "version": spec.version, "state": state}
@@ -147,13 +147,13 @@ def index_entry(spec: ModelSpec, state: ModelState, reason: str) -> dict[str, st
 
 
 def check_repository(name: str) -> None:
-    """Raise Unsupported for a repository by name: there is one, without."""
+    """Raise Unsupported for a repository's name: the only repository has none."""
     if name:
         raise Unsupported(f"a repository by name is not supported: '{name[:200]}'")
 
 
 def check_load(parameters: Mapping[str, Any]) -> None:
-    """Refuse what a load may not bring: models are loaded as they are configured. Raises InvalidRequest."""
+    """Raise InvalidRequest for any parameter of a load: models are loaded as they are configured."""
     if parameters:
         raise InvalidRequest(
             f"failed to load: the parameter '{next(iter(parameters))[:80]}' would override what this server is "
@@ -162,13 +162,13 @@ def check_load(parameters: Mapping[str, Any]) -> None:
 
 
 def check_unload(parameters: Mapping[str, Any]) -> None:
-    """The one option of an unload has no effect here: no model depends on another."""
+    """Check the only option of an unload, which has no effect here: no model depends on another."""
     if not isinstance(parameters.get("unload_dependents", False), bool):
         raise InvalidRequest("Unable to parse 'unload_dependents': expected a boolean")
 
 
 def parse_parameters(body: bytes) -> dict[str, Any]:
-    """What a load or an unload may come with."""
+    """The parameters in the body of a load or an unload."""
     parameters = parse_object(body).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidRequest("'parameters' must be a JSON object")

@@ -1,6 +1,6 @@
-"""Triton's logging and trace settings, as a server answers that neither writes trace files nor moves its log.
+"""Triton's logging and trace settings, for a server that neither writes trace files nor moves its log.
 
-What is set is kept and told again; numbers of trace settings are text on this wire. Knows no route.
+Settings are stored and reported, without effect; numbers in trace settings are text on this wire. Knows no route.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nbgen.errors import InvalidRequest, Unsupported
 from nbgen.protocols.json_body import is_integer
 
 LOG_FORMATS = ("default", "ISO8601")
-#: What gRPC's `uint32_param` can tell.
+#: The largest value of gRPC's `uint32_param`.
 MAX_VERBOSE_LEVEL = 2**32 - 1
 TRACE_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
 TRACE_NUMBERS = {"trace_rate": 1, "trace_count": -1, "log_frequency": 0}
@@ -32,7 +32,7 @@ class LogSettings:
         }
 
     def update(self, changes: Mapping[str, Any]) -> None:
-        """Take those that are given; `null` leaves one as it is. Raises InvalidRequest, and changes nothing then."""
+        """Change the given settings; `null` leaves one as it is. Raises InvalidRequest without changing any."""
         given = {name: value for name, value in changes.items() if value is not None}
         for name, value in given.items():
             self._check(name, value)
@@ -54,7 +54,7 @@ class LogSettings:
 
 
 class TraceSettings:
-    """Settings of all models, and those of single models, which inherit what they do not set."""
+    """Settings for all models, and for single models, which inherit those that they do not set."""
 
     def __init__(self) -> None:
         self._settings: dict[str, dict[str, Any]] = {"": {}}
@@ -68,11 +68,11 @@ class TraceSettings:
         }
 
     def of(self, model: str = "") -> dict[str, Any]:
-        """The settings in force for a model; for all others without a name."""
+        """The settings in force for a model; without a name, those for all models."""
         return self._defaults | self._settings[""] | self._settings.get(model, {})
 
     def update(self, changes: Mapping[str, Any], model: str = "") -> None:
-        """Take those that are given; `null` goes back to what is inherited. Raises InvalidRequest, changing nothing."""
+        """Change the given settings; `null` has one inherited again. Raises InvalidRequest without changing any."""
         for name, value in changes.items():
             self._check(name, value)
         own = self._settings.setdefault(model, {})

@@ -1,6 +1,6 @@
-"""The language model in Triton's terms: its interface, what a request asks of it, and its answers as tensors.
+"""The language model as a Triton model: its interface, the parsing of its requests, and its answers as tensors.
 
-Text or token ids in; text, ids, the model's own numbers and counts out. Follows vLLM's and TensorRT-LLM's back ends
+Text or token ids in; text, ids, logits and other tensors, and counts out. Follows vLLM's and TensorRT-LLM's back ends
 in names and in the rules of echo and streaming. Knows no wire: see `kserve`, `triton_generate`.
 """
 
@@ -27,12 +27,12 @@ from nbgen.protocols.sample import Sample
 from nbgen.protocols.tensors import Binary, from_values, values
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
-#: Of vLLM's back end: each in base64.
+#: The input of vLLM's back end for images, each in base64.
 IMAGES = "image"
 
 
 class Times(NamedTuple):
-    """When a request came, and when its first and its latest token did: nanoseconds since 1970, 0 for not yet."""
+    """Times of a request's arrival and of its first and latest token, in nanoseconds since 1970; 0 for not yet."""
 
     arrival_time_ns: int = 0
     first_token_time_ns: int = 0
@@ -40,13 +40,13 @@ class Times(NamedTuple):
 
 
 TEXT_NAMES = ("text_input", "prompt", "text", "QUERY")
-#: Outputs that need the prompt alone: asked for together, no token is generated.
+#: Outputs that need the prompt only: if no others are asked for, no token is generated.
 OF_PROMPT = frozenset({"logits", "context_logits", "hidden_states", "num_input_tokens"})
-#: Outputs whose first dimension counts samples; the rest exist for one sample.
+#: Outputs whose first dimension counts samples; all others exist for a single sample only.
 OF_SAMPLES = frozenset(
     {"text_output", "finish_reason", "num_input_tokens", "num_output_tokens", "cum_log_probs", "cumulative_logprob"}
 )
-#: Flags, and the outputs that each adds to the default ones.
+#: Flags, and the outputs that each adds to the defaults.
 FLAGS = {
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
@@ -58,7 +58,7 @@ FLAGS = {
     "return_perf_metrics": Times._fields,
 }
 MAX_PROMPTS = 256
-#: Of one input: longer than any prompt, and shorter than what would hold up others.
+#: Most bytes of one input: more than any prompt has, and too few to block other requests.
 MAX_INPUT_BYTES = 16 * 2**20
 MAX_IMAGES_BYTES = 64 * 2**20
 
@@ -70,7 +70,7 @@ def serving_name(model: str) -> str:
 
 
 def interface(name: str, model: ModelInfo | None) -> ModelSpec:
-    """What the model takes and gives; sizes that are known only once it is loaded are variable until then."""
+    """The model's inputs and outputs; sizes that only the loaded model tells are variable until then."""
     vocab = model.vocab_size if model else VARIABLE
     hidden = (model.hidden_size if model else 0) or VARIABLE
     text = tuple(TensorSpec(name=n, datatype="BYTES", dims=(1,), optional=True, several=True) for n in TEXT_NAMES)
@@ -103,9 +103,9 @@ def interface(name: str, model: ModelInfo | None) -> ModelSpec:
 
 
 class Call(NamedTuple):
-    """A request to the language model: what the engine gets, and what the answer holds.
+    """A request to the language model: the engine's request, and the outputs of the answer.
 
-    `echo` is the text in front of a whole answer, None where the engine sends the prompt's back.
+    `echo` is the text in front of a whole answer; None if the engine is to return the prompt's text for that.
     """
 
     request: GenerateRequest
@@ -115,7 +115,7 @@ class Call(NamedTuple):
 
 
 def parse(inference: Inference) -> list[Call]:
-    """What an inference of checked tensors asks of the language model, prompt by prompt. Raises InvalidRequest."""
+    """The calls of an inference with checked tensors, one for each prompt. Raises InvalidRequest."""
     for name, given in inference.inputs.items():
         if len(given.data) > (most := MAX_IMAGES_BYTES if name == IMAGES else MAX_INPUT_BYTES):
             raise InvalidRequest(f"{name} has {len(given.data)} bytes; at most {most}")
@@ -169,7 +169,7 @@ def _parse(inference: Inference) -> Call:
 
 
 def _values(tensor: Tensor) -> list[Any]:
-    """The elements; text must be UTF-8, as it must in JSON."""
+    """The elements; text must be UTF-8, as in JSON."""
     try:
         return values(tensor.data, tensor.datatype, errors="strict")
     except UnicodeDecodeError as error:
@@ -203,7 +203,7 @@ def _images(given: list[str]) -> list[Media]:
 
 
 def _echoes(options: dict[str, Any], stream: bool) -> bool:
-    """Whether the answer begins with the prompt: unless told otherwise where it is whole, never in a stream."""
+    """Whether the answer begins with the prompt: by default if it is whole, never in a stream."""
     excluded = options.get("exclude_input_in_output")
     if stream and excluded is False:
         raise InvalidRequest("exclude_input_in_output must not be false where the answer is streamed")
@@ -211,7 +211,7 @@ def _echoes(options: dict[str, Any], stream: bool) -> bool:
 
 
 def _outputs(inference: Inference, options: dict[str, Any], *, of_ids: bool) -> tuple[str, ...]:
-    """Named ones and no others; else the text, the ids where ids came in, and those that flags ask for."""
+    """The named outputs; if none are named, the text, the ids if ids came in, and those that flags ask for."""
     if inference.outputs:
         return tuple(output.name for output in inference.outputs)
     flagged = [name for flag, names in FLAGS.items() if options.get(flag) for name in names]
@@ -242,14 +242,14 @@ def _tensor_options(outputs: Sequence[str]) -> TensorOptions | None:
 
 
 class Renderer:
-    """One call's samples as tensors: all of them, or what is new of a stream. `vocab` and `hidden` are widths."""
+    """Renders one call's samples as tensors: whole samples, or the new part of a stream's."""
 
     def __init__(self, call: Call, model: ModelInfo) -> None:
         self._call = call
         self._vocab, self._hidden = model.vocab_size, model.hidden_size
 
     def outputs(self, samples: Sequence[Sample], times: Times) -> list[OutputTensor]:
-        """The call's outputs of what `samples` hold."""
+        """The call's outputs, made from `samples`."""
         return [
             _tensor(name, "INT64", [1], [getattr(times, name)])
             if name in Times._fields
@@ -288,7 +288,7 @@ class Renderer:
 
 
 def joined(answers: Sequence[list[OutputTensor]]) -> list[OutputTensor]:
-    """The outputs of several prompts, one behind the other in the first dimension."""
+    """The outputs of several prompts, concatenated along the first dimension."""
     if len(answers) == 1:
         return answers[0]
     return [
@@ -305,7 +305,7 @@ def _tensor(name: str, datatype: str, shape: list[int], items: list[Any]) -> Out
 
 
 def _rows(name: str, shape: list[int], sample: Sample, source: str) -> OutputTensor:
-    """Rows as the engine sent them; the first dimension of -1 counts them."""
+    """Rows as the engine sent them; a first dimension of -1 becomes their number."""
     data = Binary(sample.tensors.get(source, ()))
     if shape[0] == VARIABLE:
         shape = [len(data) // (4 * shape[1]) if shape[1] else 0, shape[1]]

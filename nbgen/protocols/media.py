@@ -1,7 +1,7 @@
-"""Images, sounds and videos in JSON: a base64 text, a data URL, an address, a path, or tensors.
+"""Images, sounds and videos in JSON: base64, a data URL, a URL, a path, or tensors.
 
-What a text holds becomes `Media` here. Where it only says from where to take a file it becomes a `Source`, which
-somebody else opens, or refuses to. Formats are SGLang's; whether a file can be decoded is the engine's to see.
+Embedded files become `Media` here. A URL or a path becomes a `Source`, which the server opens or refuses. Formats are
+SGLang's; the engine finds out whether a file can be decoded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Options = dict[str, bool | int | float | str]
 
 MAX_OPTIONS = 32
 MAX_ADDRESS = 2048
-#: Of a data URL without base64: each becomes an object of Python's, of many times its bytes.
+#: Most %XX escapes of a data URL without base64: each becomes a Python object of many times its bytes.
 MAX_ESCAPES = 2**16
-#: Endings by which a text without a scheme is told to be a path: base64 has no dot.
+#: Endings that make a text without a scheme a path: base64 has no dot.
 ENDINGS: dict[MediaType, tuple[str, ...]] = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"),
     "audio": (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac"),
@@ -35,19 +35,19 @@ ENDINGS: dict[MediaType, tuple[str, ...]] = {
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
-#: Frames behind each other, as vLLM has them.
+#: A video as consecutive images, in vLLM's format.
 _FRAMES_URL = re.compile(r"data:video/(?:jpeg|png|webp);base64,", re.IGNORECASE)
 _SPACE = str.maketrans("", "", " \t\r\n")
 
 
 class Source(NamedTuple):
-    """From where a file is to be taken: an http(s) URL, or a path on the server's machine."""
+    """A file to be opened later: an http(s) URL, or a path on the server's machine."""
 
     type: MediaType
     place: Literal["url", "path"]
     address: str
     options: Options
-    #: What the client calls it.
+    #: The client's name of the field.
     field: str
 
 
@@ -97,7 +97,7 @@ def check_media(items: Sequence[Item], field: str) -> None:
 
 
 def decode_base64(text: str, type: MediaType, field: str) -> Media:
-    """The medium whose file is `text`, in base64 or a data URL. Raises InvalidRequest."""
+    """The medium in `text`, which is base64 or a data URL. Raises InvalidRequest."""
     item = _parse_text(text, type, {}, field)
     if isinstance(item, Source):
         raise InvalidRequest(f"`{field}`: send the {type} itself, as base64 or as a data URL", field=field)
@@ -181,7 +181,7 @@ def _filled(data: bytes, type: MediaType, field: str) -> memoryview:
 
 
 def _options(value: dict[str, Any], field: str) -> Options:
-    """What else an object says, for the processor."""
+    """An object's other members, as options for the model's processor."""
     options = {
         name: each for name, each in value.items() if name not in ("url", "format", "frames") and each is not None
     }

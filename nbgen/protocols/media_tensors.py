@@ -30,7 +30,7 @@ DATATYPES = {
     "uint8": "UINT8",
     "bool": "BOOL",
 }
-#: What nested lists become, by numpy's kind of their numbers.
+#: Datatypes that nested lists become, by numpy's kind of their numbers.
 LISTED = {"f": ("FP32", "<f4"), "i": ("INT64", "<i8"), "u": ("INT64", "<i8"), "b": ("BOOL", "?")}
 FLOATS = {"FP64": "<f8", "FP32": "<f4", "FP16": "<f2"}
 MAX_DIMS = 8

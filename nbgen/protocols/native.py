@@ -1,4 +1,4 @@
-"""nbgen's own API: the bodies that the panel and the helpers send, the events and snapshots they read.
+"""nbgen's own API: the bodies that the panel and the helpers send, and the events and snapshots that they read.
 
 Pure: knows neither where a run lives nor how its events travel.
 """
@@ -25,7 +25,7 @@ from nbgen.protocols.media import Item, check_media
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
 
-#: What `model/load` takes.
+#: Values that `model/load` accepts.
 QUANTIZATIONS = ("int8", "int4", "none")
 MAX_FRAME_MS = 1000
 MAX_FOLLOWED = 512
@@ -37,32 +37,32 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Message(Turn, kw_only=True):
-    """A turn, as this API takes it and shows it again."""
+    """A turn, as this API accepts and returns it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part]
 
     @property
     def text(self) -> str:
-        """Its text alone."""
+        """Its text, without media."""
         return self.content if isinstance(self.content, str) else "".join(part.words or "" for part in self.content)
 
     @property
     def size(self) -> int:
-        """Bytes of its text, its thoughts and the arguments of its calls."""
+        """Bytes of its text, reasoning and call arguments."""
         written = (self.text, self.reasoning_content or "", *(call.arguments for call in self.tool_calls or ()))
         return sum(len(each.encode()) for each in written)
 
 
 class RunBody(Body):
-    """What starts a run.
+    """The body that starts a run.
 
-    `logprobs` asks for the log-probability of each token and of that many likeliest ones beside it. The answer begins
-    with the tokens of `prefix_ids`, as if the model had chosen them. `logit_processor` is SGLang's
-    `custom_logit_processor`. `adapter` names a LoRA adapter. Messages are OpenAI's, with images and sounds as parts;
-    those of a prompt are `media`, parts of the same kind. `tools` and `tool_choice` are OpenAI's, too: an answer to
-    messages comes with thoughts and calls apart from its text. `template_options` are the template's own variables.
-    With `changes`, as `hello` tells it, no other model than the one of then answers, and none that was unloaded since.
+    `logprobs` asks for the log-probability of each token, and of that many likeliest tokens beside it. The answer
+    begins with the tokens of `prefix_ids`, as if the model had sampled them. `logit_processor` is SGLang's
+    `custom_logit_processor`. `adapter` names a LoRA adapter. Messages are OpenAI's, with images and sounds as parts; a
+    prompt has its own as `media`, parts of the same kind. `tools` and `tool_choice` are OpenAI's, too: an answer to
+    messages comes with reasoning and calls apart from its text. `template_options` are the template's own variables.
+    `changes`, the number that `hello` gave, makes the run fail if the model was replaced or unloaded since then.
     """
 
     messages: list[Message] | None = None
@@ -84,7 +84,7 @@ class RunBody(Body):
     frame_ms: int = 0
 
     def check(self) -> None:
-        """Raise InvalidRequest for what no type can say."""
+        """Raise InvalidRequest for errors that types cannot express."""
         if (self.messages is None) == (self.prompt is None):
             raise InvalidRequest("give exactly one of `messages` and `prompt`", field="messages")
         of_chats = {"tools": self.tools, "template_options": self.template_options}
@@ -129,7 +129,7 @@ class RunBody(Body):
 
 
 class SubscribeBody(Body):
-    """What opens one stream for many runs."""
+    """The body that opens one stream for many runs."""
 
     start: RunBody | None = None
     follow: dict[str, int] = {}
@@ -139,14 +139,14 @@ class SubscribeBody(Body):
 class LoadBody(Body):
     """Which model to load; None means the configured one.
 
-    `quantization` is one of QUANTIZATIONS; None means the server's option, or as it was without a model.
+    `quantization` is one of QUANTIZATIONS; None means the server's option or, without a `model`, the present one.
     """
 
     model: str | None = None
     quantization: str | None = None
 
     def check(self) -> None:
-        """Raise InvalidRequest for a quantization that there is not."""
+        """Raise InvalidRequest for an unknown quantization."""
         if self.quantization is not None and self.quantization not in QUANTIZATIONS:
             words = f"quantization is one of {', '.join(QUANTIZATIONS)}, got {self.quantization!r:.80}"
             raise InvalidRequest(words, field="quantization")
@@ -195,7 +195,7 @@ def parse_subscribe(body: bytes) -> SubscribeBody:
         raise InvalidRequest(
             f"`follow` takes at most {MAX_FOLLOWED} runs, each from an offset of 0 or more", field="follow"
         )
-    for id in fields.follow:  # which is told again as the id of an event
+    for id in fields.follow:  # it is sent back in the ids of events
         check_identifier(id, "follow")
     check_range("frame_ms", fields.frame_ms, 0, MAX_FRAME_MS)
     return fields
@@ -237,7 +237,7 @@ def token_fields(entry: TokenLogprobs) -> list[Any]:
 
 
 def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:
-    """Thoughts and calls as deltas carry them, and what is new of calls to come: what is cut cannot be called."""
+    """Reasoning, calls and new text of unfinished calls, as deltas carry them. A call that was cut is left out."""
     over = {part.tool_call.id for part in parts if part.tool_call and not part.cut}
     begun = [part.tool_call_delta for part in parts if part.tool_call_delta and part.tool_call_delta.id not in over]
     found = {
@@ -249,7 +249,7 @@ def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:
 
 
 def _joined(row: list[ToolCall]) -> dict[str, str]:
-    """What is new of one call."""
+    """The new part of one call."""
     return {"id": row[0].id, "name": row[0].name, "arguments": "".join(new.arguments for new in row)}
 
 

@@ -1,7 +1,7 @@
-"""OpenAI's completions and chat completions: from their bodies to requests.
+"""OpenAI's completions and chat completions: parses their bodies into requests.
 
 Follows OpenAI's API reference, with the extra sampling fields of SGLang and vLLM. Unknown fields are ignored, known
-ones that this server does not serve yet are refused. Knows nothing of how answers look (`openai_answer`).
+ones that this server does not support yet are refused. Does not know the format of answers (`openai_answer`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ COMPLETION_TOKENS = 16
 MAX_SAMPLES = 1024
 MAX_TOP_LOGPROBS = 20
 
-#: What callers know the options of a chat template as.
+#: The callers' name for the options of a chat template.
 OF_TEMPLATES = {"template_options": "chat_template_kwargs"}
-#: Known fields that are not served yet, with the values that ask for nothing.
+#: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
@@ -59,7 +59,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "input_ids": (None,),
 }
 UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
-#: OpenAI's, SGLang's and vLLM's names of sampling options, and ours.
+#: OpenAI's, SGLang's and vLLM's names of sampling options, mapped to ours.
 SAMPLING = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -85,14 +85,14 @@ SAMPLING = {
 
 
 class StreamOptions(msgspec.Struct):
-    """Where a stream tells its usage: in a last chunk, or in each."""
+    """Whether a stream reports token usage in a last chunk, or in every chunk."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
 class JsonSchema(msgspec.Struct):
-    """`response_format.json_schema`. What the schema itself says is the engine's to judge."""
+    """`response_format.json_schema`. The engine checks the schema itself."""
 
     schema: dict[str, Any] | bool
     name: str = ""
@@ -100,7 +100,7 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """What the whole answer must be. A bare `schema` is how clients of llama.cpp and Together say it."""
+    """The format of the whole answer. A bare `schema` is the form of llama.cpp's and Together's clients."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
@@ -108,7 +108,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class Body(msgspec.Struct, kw_only=True):
-    """What both routes take, besides the sampling options."""
+    """The fields of both routes, besides the sampling options."""
 
     model: str = ""
     stream: bool | None = None
@@ -164,15 +164,15 @@ class Call(NamedTuple):
     usage: bool = False
     usage_in_each: bool = False
     echo: bool = False
-    #: Whether the ids of an answer's tokens are wanted; requests say whether those of their prompt are.
+    #: Whether the ids of an answer's tokens are wanted (a request's `prompt_ids` asks for those of its prompt).
     token_ids: bool = False
-    #: Whether log-probabilities are wanted, which `echo` may need for its own ends.
+    #: Whether the caller wants log-probabilities; requests also ask for them if `echo` needs them.
     logprobs: bool = False
-    #: What the caller calls the model.
+    #: The model's name in the body.
     model: str = ""
-    #: Of each request, in the order of `requests`.
+    #: The media of each request, in the order of `requests`.
     media: Sequence[list[Item]] = ()
-    #: What the caller calls the engine's options, where a refusal may name them.
+    #: The caller's names of the engine's options, for error messages.
     names: Mapping[str, str] = {}
 
 
@@ -182,7 +182,7 @@ B = TypeVar("B", bound=Body)
 def parse_completion(raw: bytes) -> Call:
     """The call in a body of `/v1/completions`. Raises InvalidRequest."""
     fields = parse_object(raw)
-    if fields.get("best_of") == fields.get("n"):  # as many as are given
+    if fields.get("best_of") == fields.get("n"):  # best_of equal to n changes nothing
         fields.pop("best_of", None)
     body = _body(fields, CompletionBody)
     echo, top = bool(body.echo), body.logprobs
@@ -194,7 +194,7 @@ def parse_completion(raw: bytes) -> Call:
     single = len(prompts) == 1 and not isinstance(body.rid, list)
     rids = request_ids(body.rid, len(prompts), params.n, single=single)
     wanted = None
-    if echo or top is not None:  # the text of ids comes with their log-probabilities
+    if echo or top is not None:  # log-probabilities also bring the text of token ids
         wanted = LogprobOptions(start=0 if echo else None, top=top or 0, text=True)
     shared = {"logprobs": wanted, "group": uuid.uuid4().hex}
     requests = [
@@ -212,7 +212,7 @@ def parse_chat(raw: bytes) -> Call:
 
 
 def chat_call(fields: dict[str, Any]) -> Call:
-    """The call that the fields of such a body ask for. Raises InvalidRequest."""
+    """The call that the fields of a chat body ask for. Raises InvalidRequest."""
     body = _body(fields, ChatBody)
     check_range("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
@@ -263,7 +263,7 @@ def _given(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _names(fields: Mapping[str, Any], limit_name: str) -> dict[str, str]:
-    """The engine's options by the names that the caller has for them."""
+    """The caller's names of the engine's options."""
     names = {own: name for name, own in SAMPLING.items()} | _given(fields) | {"max_new_tokens": limit_name}
     names |= {"custom_logit_processor": "allowed_token_ids"} if fields.get("allowed_token_ids") else {}
     return names | (dict.fromkeys(GRAMMARS, field) if (field := grammar_field(fields)) else {})
@@ -285,7 +285,7 @@ def _request(body: Body, rid: str, params: SamplingParams, **own: Any) -> Genera
 
 
 def _logit_processor(body: Body) -> str | None:
-    """The caller's own, or one that keeps to the allowed tokens."""
+    """The caller's own logit processor, or one for `allowed_token_ids`."""
     if not body.allowed_token_ids:
         return body.custom_logit_processor or None
     if body.custom_logit_processor:
@@ -295,7 +295,7 @@ def _logit_processor(body: Body) -> str | None:
 
 
 def _tensors(body: Body) -> TensorOptions | None:
-    """What is wanted of the model's own numbers: of the hidden states, as with SGLang, the last."""
+    """The tensors that the body asks for: of the hidden states the last one, as with SGLang."""
     start = (body.routed_experts_start_len or 0) if body.return_routed_experts else None
     if start is not None and start < 0:
         raise InvalidRequest(

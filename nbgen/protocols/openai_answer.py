@@ -1,6 +1,6 @@
-"""OpenAI's completions and chat completions: from what the sequences produced, and from errors, to their bytes.
+"""OpenAI's completions and chat completions: renders what the sequences have produced, and errors, as bytes.
 
-Streams carry what is new, not what is there so far. Knows nothing of requests' bodies (`openai`).
+Streams carry only what is new. Knows nothing of requests' bodies (`openai`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Choice:
         self._parts = 0
         self._message = Deltas()
         self._logprobs = 0
-        #: Ids that were told; None before those of the prompt.
+        #: How many output ids were sent; None before the prompt's ids were.
         self._ids: int | None = None
-        #: Where the answer begins: after the prompt, where that is echoed.
+        #: Offset of the answer in the text: the length of the prompt's if that is echoed.
         self._start = 0
         self._begun = False
         self._echoes_text = self._echoes_logprobs = call.echo
@@ -52,14 +52,14 @@ class Choice:
         return choice | self._hidden_states(sample) | self._take_ids(sample)
 
     def states(self, sample: Sample) -> list[dict[str, Any]]:
-        """The choice of the chunk that follows all others, where hidden states are wanted."""
+        """The choice of the chunk after all others, which carries hidden states if they are wanted."""
         states = self._hidden_states(sample)
         return [self._delta(states if self._call.chat else {"text": "", **states})] if states else []
 
     def deltas(self, sample: Sample) -> list[dict[str, Any]]:
-        """The choices of the next chunks: its role first, then what is new, then, once, why it ended.
+        """The choices of the next chunks: first the role, then what is new, and finally the finish reason.
 
-        None before the first output, with which all that `echo` shows of the prompt comes.
+        Empty before the first output, with which everything comes that `echo` shows of the prompt.
         """
         if self.ended or not (sample.output_ids or sample.finish_reason):
             return []
@@ -69,7 +69,7 @@ class Choice:
         written = self._num_written(sample)
         if not contents and self._call.logprobs and written > self._logprobs:
             contents = [self._content("")]
-        some = written > self._logprobs or self._echoes_logprobs  # text that was held back may come without a token
+        some = written > self._logprobs or self._echoes_logprobs  # held-back text may come without a token
         logprobs = [self._take_logprobs(sample, written)] if contents and some else []
         found += [self._delta(*each) for each in itertools.zip_longest(contents, logprobs)]
         if sample.finish_reason is not None:
@@ -81,7 +81,7 @@ class Choice:
         return found
 
     def nothing(self) -> dict[str, Any]:
-        """The choice of a chunk that says nothing."""
+        """An empty choice, which only keeps the stream alive."""
         return self._delta({} if self._call.chat else {"text": ""})
 
     def _hidden_states(self, sample: Sample) -> dict[str, Any]:
@@ -89,13 +89,13 @@ class Choice:
         return {"hidden_states": last_state(sample)} if wanted else {}
 
     def _take_ids(self, sample: Sample) -> dict[str, Any]:
-        """Token ids that are new, as far as they are wanted; the prompt's come once."""
+        """The new token ids, if wanted; the prompt's ids come once."""
         before, self._ids = self._ids, len(sample.output_ids)
         prompt = {"prompt_token_ids": sample.prompt_ids} if self._request.prompt_ids and before is None else {}
         return prompt | ({"token_ids": sample.output_ids[before or 0 :]} if self._call.token_ids else {})
 
     def _take_contents(self, sample: Sample) -> list[dict[str, Any]]:
-        """What is new, as the contents of deltas."""
+        """The new content of the next deltas."""
         if sample.parts is None or not self._call.chat:
             text = self._take_text(sample)
             return [self._content(text)] if text else []
@@ -121,7 +121,7 @@ class Choice:
         }
 
     def _take_text(self, sample: Sample) -> str:
-        """What is new; with `echo` the prompt comes before all else."""
+        """The new text; with `echo` the prompt's text comes first."""
         echoed = self._prompt_text(sample) if self._echoes_text else ""
         self._echoes_text = False
         text, self._text = sample.text[self._text :], len(sample.text)
@@ -133,9 +133,9 @@ class Choice:
         return "".join(entry.token[2] or "" for entry in sample.prompt_logprobs)
 
     def _num_written(self, sample: Sample) -> int:
-        """Of the tokens: those before the ones that end the answer without a text, which come with its last chunk.
+        """Number of tokens to send by now. Final tokens without text wait for the last chunk.
 
-        Some clients put the text of a chunk together from its tokens.
+        This is for clients that assemble a chunk's text from its tokens.
         """
         count = len(sample.logprobs)
         while sample.finish_reason and count > self._logprobs and sample.logprobs[count - 1].offset >= len(sample.text):
@@ -164,14 +164,14 @@ class Answer:
         self._model = model
         self._id = ("chatcmpl-" if call.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
-        #: How each event begins.
+        #: The common beginning of all events.
         self._head = msgspec.json.encode(self._object(".chunk"))[:-1]
         places = iter(range(sum(request.params.n for request in call.requests)))
         self.choices = [[Choice(call, r, next(places)) for _ in range(r.params.n)] for r in call.requests]
 
     def whole(self, samples: list[list[Sample]]) -> bytes:
         """The body of a call without `stream`; samples are grouped by prompt."""
-        # With vLLM the prompt's ids are beside a chat's choices, with SGLang in each.
+        # vLLM puts the prompt's ids beside a chat's choices, SGLang into each choice.
         beside = self._call.chat and self._call.requests[0].prompt_ids
         prompt = {"prompt_token_ids": samples[0][0].prompt_ids} if beside else {}
         choices = [msgspec.Raw(msgspec.json.encode(choice.whole(sample))) for choice, sample in self._pairs(samples)]
@@ -185,12 +185,12 @@ class Answer:
         return b"".join([self._event([delta], usage) for delta in deltas])
 
     def empty_chunk(self, samples: list[list[Sample]]) -> bytes:
-        """An event that says nothing but that more will come: whatever is no event ends some client's stream."""
+        """An event without content, which keeps the stream alive: some clients end it at anything that is no event."""
         going = next(choice for choices in self.choices for choice in choices if not choice.ended)
         return self._event([going.nothing()], _usage(samples) if self._call.usage_in_each else None)
 
     def end(self, samples: list[list[Sample]]) -> bytes:
-        """What follows the last chunk: hidden states, experts and usage, as far as asked for, and the stream's end."""
+        """The events after the last chunk: hidden states, experts and usage, if asked for, and `[DONE]`."""
         deltas = [delta for choice, sample in self._pairs(samples) for delta in choice.states(sample)]
         states = [self._event([delta], None) for delta in deltas]
         experts = self._event([], None, found) if (found := self._extension(samples)) else b""
@@ -202,7 +202,7 @@ class Answer:
             yield from zip(choices, group, strict=True)
 
     def _extension(self, samples: list[list[Sample]]) -> dict[str, Any]:
-        """What SGLang puts beside the choices: the experts of the first of them."""
+        """SGLang's extension beside the choices: the routed experts of the first choice."""
         options = self._call.requests[0].tensors
         if options is None or options.routed_experts is None:
             return {}
@@ -223,7 +223,7 @@ _METADATA = {"weight_version": WEIGHT_VERSION}
 
 
 def error_body(error: NbgenError) -> bytes:
-    """An error flat as SGLang's servers have it, and nested as OpenAI's own do: clients look for either."""
+    """An error both flat, as SGLang's servers have it, and nested, as OpenAI's do: clients look for either."""
     fields = error_fields(error)
     return msgspec.json.encode({"object": "error", **fields, "error": fields})
 
@@ -234,7 +234,7 @@ def error_event(error: NbgenError) -> bytes:
 
 
 def error_fields(error: NbgenError) -> dict[str, Any]:
-    """Message, type, field and code: the name by which clients know a fault where it has one, or the status."""
+    """Message, type, field and code. The code is the error's name if clients know one, else the status."""
     code: str | int = error.code or error.status
     if isinstance(error, NotFound) and error.field == "model":
         code = "model_not_found"
@@ -244,7 +244,7 @@ def error_fields(error: NbgenError) -> dict[str, Any]:
 
 
 def _kind(error: NbgenError) -> str:
-    """Its type, by which some clients (LiteLLM) choose the exception that they raise."""
+    """The error's type, by which some clients (LiteLLM) choose the exception to raise."""
     if error.status >= 500:
         return "server_error"
     return {401: "authentication_error", 403: "permission_error"}.get(error.status, "invalid_request_error")
@@ -268,7 +268,7 @@ def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> d
 
 
 def _usage(samples: list[list[Sample]]) -> dict[str, Any]:
-    """Tokens: each prompt counts once, every answer counts."""
+    """Token counts: a prompt counts once, even with several samples; every sample counts."""
     prompt = sum(group[0].prompt_tokens for group in samples)
     cached = sum(group[0].cached_tokens for group in samples)
     completion = sum(sample.completion_tokens for group in samples for sample in group)

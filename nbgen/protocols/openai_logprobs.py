@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes: a chat's tokens with their bytes, a completion's with their places in it.
+"""Log-probabilities in OpenAI's two shapes: a chat's tokens with their bytes, a completion's with their text offsets.
 
 Follows OpenAI's API reference. Knows nothing of streams.
 """
@@ -13,14 +13,14 @@ from typing import Any
 
 from nbgen.messages import Logprob, TokenLogprobs
 
-#: Characters between two tokens of a prompt that a tokenizer may drop, as the space before a word.
+#: Most characters that a tokenizer may drop between two tokens of a prompt, such as the space before a word.
 DROPPED = 8
-#: What OpenAI has for a token that could not come: its clients take numbers only, and JSON has no infinite ones.
+#: OpenAI's value for an impossible token: its clients take numbers only, and JSON has no infinity.
 IMPOSSIBLE = -9999.0
 
 
 def chat_logprobs(entries: Iterable[TokenLogprobs]) -> dict[str, Any]:
-    """Of a chat's tokens: the bytes are None of what is part of a character, unless the vocabulary tells them."""
+    """For a chat's tokens. `bytes` is None for a part of a character, unless the vocabulary tells its bytes."""
     return {
         "content": [
             {**_token(e.token, e.raw), "top_logprobs": [_token(t, e.raw) for t in _possible(e)]} for e in entries
@@ -29,7 +29,7 @@ def chat_logprobs(entries: Iterable[TokenLogprobs]) -> dict[str, Any]:
 
 
 def completion_logprobs(entries: list[TokenLogprobs], offsets: list[int]) -> dict[str, Any]:
-    """Of a completion's tokens, and where each of them begins in its text."""
+    """For a completion's tokens, with the offset of each in its text."""
     return {
         "text_offset": offsets,
         "tokens": [entry.token[2] for entry in entries],
@@ -39,9 +39,9 @@ def completion_logprobs(entries: list[TokenLogprobs], offsets: list[int]) -> dic
 
 
 def prompt_offsets(text: str | None, entries: list[TokenLogprobs]) -> list[int]:
-    """Where the prompt's tokens begin in its text; None stands for the texts of its tokens, one after the other.
+    """Offsets of the prompt's tokens in its text; without a `text`, in the concatenated texts of the tokens.
 
-    A character's place is that of all its parts. What the tokenizer added itself is nowhere, and takes no room.
+    All parts of a character have its offset. Tokens that the tokenizer added are not in the text: they have no length.
     """
     if text is None:
         return list(accumulate((len(entry.token[2] or "") for entry in entries), initial=0))[:-1]
@@ -63,9 +63,9 @@ def _token(logprob: Logprob, raw: Mapping[int, bytes]) -> dict[str, Any]:
 
 
 def _top(entry: TokenLogprobs) -> dict[str | None, float | None]:
-    """By their texts: the likeliest tokens, and the one that stands there, which need not be among them.
+    """Log-probabilities by token text: of the likeliest tokens, and of the actual one, which need not be among them.
 
-    Parts of characters have a text in common; it has the likeliest's number, or a guess would seem the best one.
+    Parts of characters share one text. It gets the highest value, so that no other token seems to be the best.
     """
     value, _, own = entry.token
     found: dict[str | None, float | None] = {}
@@ -76,10 +76,10 @@ def _top(entry: TokenLogprobs) -> dict[str | None, float | None]:
 
 
 def _possible(entry: TokenLogprobs) -> list[Logprob]:
-    """The likeliest tokens without those that a grammar, or another option, leaves no chance."""
+    """The likeliest tokens without those that a grammar or another option makes impossible."""
     return [each for each in entry.top or () if each[0] is not None and math.isfinite(each[0])]
 
 
 def _number(value: float | None) -> float | None:
-    """None stays: that of a token which nothing precedes."""
+    """The value as OpenAI has it; None stays, for a token that nothing precedes."""
     return None if value is None else max(IMPOSSIBLE, value)

@@ -1,4 +1,4 @@
-"""The message of a chat's choice, whole or piece by piece: text, thoughts, calls. Knows no event and no request."""
+"""The message of a chat's choice, whole or piece by piece: text, reasoning, calls. Knows no event and no request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbgen.protocols.sample import Sample
 
 
 def message(sample: Sample) -> dict[str, Any]:
-    """What the model said, as OpenAI and SGLang have it."""
+    """The whole message, in OpenAI's and SGLang's shape."""
     calls = [call_fields(part.tool_call) for part in sample.parts or () if part.tool_call]
     content = sample.content or (None if calls else "")
     found = {"role": "assistant", "content": content, "reasoning_content": sample.reasoning or None}
@@ -21,14 +21,14 @@ def message(sample: Sample) -> dict[str, Any]:
 
 
 class Deltas:
-    """The same in the pieces of a stream."""
+    """The message in the pieces of a stream."""
 
     def __init__(self) -> None:
-        #: Calls that were told whole, and characters of the next one's arguments that were told.
+        #: Number of calls that were sent whole, and of characters sent of the next call's arguments.
         self._calls = self._told = 0
 
     def of(self, parts: Iterable[AnswerPart]) -> Iterator[dict[str, Any]]:
-        """What is new: a delta for all text of one kind in a row, and one or two for what is new of a call."""
+        """The deltas of new parts: one for consecutive text of one kind, one or two for a call."""
         for (kind, _), row in groupby(parts, _kind):
             if kind == "tool_calls":
                 yield from ({kind: [piece]} for piece in self._call(list(row)))
@@ -36,7 +36,7 @@ class Deltas:
                 yield {kind: text}
 
     def _call(self, row: list[AnswerPart]) -> Iterator[dict[str, Any]]:
-        """Its name comes first, with all of its arguments if they are there."""
+        """The first piece has the call's name, with all arguments if they are complete already."""
         deltas, whole = [part.tool_call_delta for part in row if part.tool_call_delta], row[-1].tool_call
         new = whole.arguments[self._told :] if whole else "".join(delta.arguments for delta in deltas)
         if self._told == 0:
@@ -47,7 +47,7 @@ class Deltas:
 
 
 def _kind(part: AnswerPart) -> tuple[str, str]:
-    """The field of a delta that it is in, and the call that it is of."""
+    """The field of a delta that the part goes into, and the id of its call."""
     if call := part.tool_call or part.tool_call_delta:
         return "tool_calls", call.id
     return ("reasoning_content" if part.reasoning else "content"), ""

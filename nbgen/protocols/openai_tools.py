@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class Function(msgspec.Struct, omit_defaults=True):
-    """What a function is called, what it is for, and the JSON schema of its arguments."""
+    """A function's name, its description, and the JSON schema of its arguments."""
 
     name: str
     description: str | None = None
@@ -26,7 +26,7 @@ class Function(msgspec.Struct, omit_defaults=True):
 
 
 class Tool(msgspec.Struct):
-    """A tool; there are no others than functions, so its type need not be told."""
+    """A tool; all tools are functions, so the type may be left out."""
 
     function: Function
     type: Literal["function"] = "function"
@@ -39,21 +39,21 @@ class ChosenFunction(msgspec.Struct):
 
 
 class AllowedFunction(msgspec.Struct):
-    """One of those that may be called."""
+    """A function that may be called."""
 
     function: ChosenFunction
     type: Literal["function"] = "function"
 
 
 class AllowedTools(msgspec.Struct):
-    """The tools that the model is to see, and whether it must call one."""
+    """The tools that the model sees, and whether it must call one."""
 
     mode: Literal["auto", "required"]
     tools: list[AllowedFunction]
 
 
 class Choice(msgspec.Struct):
-    """The one function that must be called, or some of the tools and no others."""
+    """The one function that must be called, or the subset of tools that is allowed."""
 
     function: ChosenFunction | None = None
     allowed_tools: AllowedTools | None = None
@@ -66,9 +66,9 @@ ToolChoice = Literal["none", "auto", "required"] | Choice
 def tool_options(
     tools: list[Tool] | None, choice: ToolChoice | None, parallel: bool | None = None, *, guided: bool = False
 ) -> ToolOptions | None:
-    """What the model may and must call; None where it is to see no tools. Raises InvalidRequest.
+    """The functions that the model may or must call; None if it is to see no tools. Raises InvalidRequest.
 
-    Where it is `guided` it calls functions that are there, and with arguments that they take, if it calls any.
+    With `guided`, a grammar makes any call name an existing function and have arguments that it takes.
     """
     if isinstance(choice, Choice) and choice.type == "allowed_tools":
         tools, choice = _allowed(tools or [], choice.allowed_tools)
@@ -94,7 +94,7 @@ def tool_options(
 
 
 def _chosen(choice: ToolChoice | None) -> str:
-    """The name of the one function that must be called, if it is one."""
+    """The name of the one function that must be called; "" if none is named."""
     if not isinstance(choice, Choice):
         return ""
     if choice.function is None or not choice.function.name:
@@ -119,7 +119,7 @@ def _check(tools: list[Tool], function: str) -> None:
 
 
 def _allowed(tools: list[Tool], allowed: AllowedTools | None) -> tuple[list[Tool], ToolChoice]:
-    """Those tools alone, and how they may be called."""
+    """The allowed tools, and the mode in which they may be called. Raises InvalidRequest."""
     if allowed is None:
         raise InvalidRequest("tool_choice of the type allowed_tools needs `allowed_tools`", field="tool_choice")
     names = {tool.function.name: None for tool in allowed.tools}
@@ -134,6 +134,6 @@ def _check_chosen(names: Iterable[str], tools: list[Tool]) -> None:
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:
-    """A tool as chat templates show it to models: without what they are not to know."""
+    """A tool as chat templates take it: without `strict`, which the model does not see."""
     function = msgspec.structs.replace(tool.function, strict=None, parameters=tool.function.parameters or {})
     return {"type": "function", "function": msgspec.to_builtins(function)}

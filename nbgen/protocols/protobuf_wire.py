@@ -1,7 +1,7 @@
-"""Large fields of protobuf messages, without a copy: taken out before a message is parsed, put behind one that is made.
+"""Takes large fields out of a protobuf message before it is parsed, and appends them to one that is made, uncopied.
 
-The generated classes copy every byte several times, holding the interpreter all the while. Follows the encoding of
-protobuf: a message is its fields one after the other, in any order. Knows no message.
+The generated classes would copy every byte several times, holding the GIL all the while. Follows protobuf's encoding:
+a message is a sequence of fields, in any order. Knows no message.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
 class Split(NamedTuple):
-    """A message without the contents of one repeated field of bytes, and these."""
+    """A message without one of its repeated bytes fields, and the contents of that field."""
 
     rest: bytes
     contents: list[memoryview]
 
 
 def split(message: bytes, field: int) -> Split:
-    """Take a field out of a message. Raises InvalidRequest for what is no message."""
+    """Take a field out of a message. Raises InvalidRequest for bytes that are no message."""
     view, position = memoryview(message), 0
     kept: list[memoryview] = []
     contents: list[memoryview] = []
@@ -45,12 +45,12 @@ def split(message: bytes, field: int) -> Split:
 
 
 def head(field: int, size: int) -> bytes:
-    """What stands in front of `size` bytes of a field."""
+    """The key and length in front of `size` bytes of a field."""
     return _encoded(field << 3 | _BYTES) + _encoded(size)
 
 
 def appended(message: bytes, field: int, contents: Iterable[list[memoryview]]) -> list[bytes | memoryview]:
-    """The pieces of a message with more of a repeated field of bytes, each given in pieces."""
+    """The message with further values of a repeated bytes field appended, as pieces; each value is given in pieces."""
     pieces: list[bytes | memoryview] = [message]
     for parts in contents:
         pieces += [head(field, sum(map(len, parts))), *parts]
@@ -70,7 +70,7 @@ def _value(view: memoryview, position: int, kind: int) -> tuple[int, int]:
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, the lowest first, and where it ends."""
+    """Decode a varint (7 bits per byte, the lowest first); returns its value and its end."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(view):

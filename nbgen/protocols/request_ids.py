@@ -1,6 +1,6 @@
-"""The ids that callers give their requests, and the names under which prefixes are cached. The same in every dialect.
+"""The ids that callers give their requests, and the namespaces of cached prefixes. The same in every dialect.
 
-Follows SGLang 0.5.23, with a bound on what an id may be.
+Follows SGLang 0.5.23, but limits the form of ids.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def request_ids(rid: str | list[str] | None, prompts: int, n: int, *, single: bo
 
 
 def namespace(extra_key: str | None, cache_salt: str | None) -> tuple[str, ...]:
-    """Where a request's prefixes may be cached: either name keeps callers apart."""
+    """The namespace of a request's cached prefixes: either name keeps callers apart."""
     return (extra_key or "", cache_salt or "") if extra_key or cache_salt else ()

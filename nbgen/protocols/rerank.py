@@ -1,7 +1,7 @@
 """`/v1/rerank` as SGLang has it, and `/rerank` and `/v2/rerank` in the shape that Jina's and Cohere's clients read.
 
-A cross-encoder scores a query with a document; of a reranker that writes, the score is how likely yes is beside no.
-Text alone is ranked. Knows no template and no tokenizer.
+A cross-encoder scores a query with a document. A generative reranker's score is the probability of yes against no.
+Only text is ranked. Knows no template and no tokenizer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nbgen.protocols.embeddings import MAX_TEXTS
 from nbgen.protocols.json_body import check_text_size, convert, parse_object
 from nbgen.protocols.scores import MAX_LENGTH, PARAMS, chances
 
-#: What the caller calls the engine's fields.
+#: The caller's names of the engine's fields.
 NAMES = {"input": "documents", "messages": "documents", "template_options": "instruct"}
 
-#: What a model that was asked for scores answers.
+#: The engine's answers from which scores are taken.
 Scored = EmbedOutput | GenerateOutput
 
 
@@ -32,14 +32,14 @@ class Body(msgspec.Struct, kw_only=True):
     query: str | list[dict[str, Any]]
     documents: list[str | dict[str, Any] | list[dict[str, Any]]]
     instruct: str | None = None
-    #: vLLM's name for it.
+    #: vLLM's name of `instruct`.
     instruction: str | None = None
     top_n: int | None = None
     return_documents: bool = True
 
 
 class Ranking(NamedTuple):
-    """What one call asks for: a chat of each document with the query."""
+    """What one call asks for, with a chat of the query and each document."""
 
     body: Body
     chats: list[list[ChatMessage]]
@@ -61,7 +61,7 @@ def parse_rerank(raw: bytes) -> Ranking:
 
 
 def requests(ranking: Ranking, model: ModelInfo) -> list[EmbedRequest] | list[GenerateRequest]:
-    """What to ask of the model, a request for each document. Raises InvalidRequest for one that is no reranker."""
+    """The requests to the model, one for each document. Raises InvalidRequest if the model is no reranker."""
     if model.is_embedding:
         return [EmbedRequest(rid=uuid.uuid4().hex, messages=chat) for chat in ranking.chats]
     if not model.verdicts:
@@ -95,7 +95,7 @@ def sglang_body(ranking: Ranking, outputs: list[Scored]) -> bytes:
 
 
 def jina_body(ranking: Ranking, outputs: list[Scored], model: str) -> bytes:
-    """Jina's and Cohere's."""
+    """The answer in Jina's and Cohere's shape, best first."""
     chats = ranking.chats if ranking.body.return_documents else ()
     results = [
         {
@@ -118,7 +118,7 @@ def _ranked(ranking: Ranking, outputs: list[Scored]) -> list[tuple[int, float]]:
 
 
 def _score(output: Scored) -> float:
-    """Raises InvalidRequest where there are several."""
+    """A document's score. Raises InvalidRequest if the model has several."""
     if isinstance(output, GenerateOutput):
         return chances([value for value, *_ in output.logprobs[0].chosen or ()], softmax=True)[0]
     scores: list[float] = np.frombuffer(output.data, "<f4").tolist()
@@ -128,7 +128,7 @@ def _score(output: Scored) -> float:
 
 
 def _text(value: Any, field: str) -> str:
-    """Of a text, or its parts."""
+    """The text of a string, or of its parts. Raises InvalidRequest."""
     parts = [{"text": value}] if isinstance(value, str) else [value] if isinstance(value, dict) else value
     texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
     if len(texts) < len(parts):

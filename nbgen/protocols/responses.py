@@ -1,7 +1,7 @@
-"""OpenAI's responses: from their bodies to the call of a chat, which says the same in other words.
+"""OpenAI's responses: translates their bodies into the call of an equivalent chat.
 
-Follows OpenAI's API reference of `/v1/responses`, with the extra fields that chat completions take here. Knows nothing
-of how answers look (`responses_answer`), and of earlier responses only what `Memory` tells.
+Follows OpenAI's API reference of `/v1/responses`, with the extra fields that chat completions take here. Does not know
+the format of answers (`responses_answer`), and of earlier responses only what `Memory` gives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nbgen.protocols.responses_items import Item, chat_turns, input_items, json_
 
 
 class Memory(Protocol):
-    """What is known of earlier responses, and of conversations."""
+    """Gives the items of earlier responses and of conversations."""
 
     def history(self, id: str) -> list[Item]:
         """All items up to the end of this response. Raises InvalidRequest."""
@@ -31,21 +31,21 @@ class Memory(Protocol):
         """All items of this conversation. Raises NotFound."""
 
     def item(self, id: str) -> Item:
-        """One of all these by its own id. Raises InvalidRequest."""
+        """Any of these items by its own id. Raises InvalidRequest."""
 
 
 class ResponseCall(NamedTuple):
-    """What one call asks for."""
+    """The call in a body, with the items that it adds and those that it continues."""
 
     id: str
     body: Body
     call: Call
-    #: The items of its own input, and all that the model reads.
+    #: The items of its own input, and all items that the model reads.
     input: list[Item]
     items: list[Item]
-    #: Those of its conversation among them.
+    #: The items of its conversation, which are among `items`.
     said: Sequence[Item] = ()
-    #: Bytes as JSON: of each of the items, and of all else in its body.
+    #: Bytes as JSON: of each of `items`, and of everything else in the body.
     sizes: Sequence[int] = ()
     size: int = 0
 
@@ -64,7 +64,7 @@ def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
 
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
-    """The prompt that such a body makes, to be counted. Raises InvalidRequest."""
+    """The prompt of such a body, to be tokenized for counting. Raises InvalidRequest."""
     call = parse_response(raw, memory).call
     if call.requests[0].drop_oldest:
         raise InvalidRequest("the whole input is counted: leave truncation out", field="truncation")
@@ -72,7 +72,7 @@ def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
 
 
 def to_be_counted(call: Call, field: str) -> TokenizeRequest:
-    """The prompt of a chat's call, to be counted. Raises InvalidRequest for media, which came in this field."""
+    """The prompt of a chat's call, to be tokenized for counting. Raises InvalidRequest, naming `field`, for media."""
     (request,) = call.requests
     if call.media[0]:
         raise InvalidRequest(f"this route takes no {call.media[0][0].type}: it counts text", field=field)
@@ -92,7 +92,7 @@ def resolved(item: Item, memory: Memory) -> Item:
 
 
 def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) -> Call:
-    """The same as a chat's call; a refusal names the field as the caller wrote it."""
+    """The body as a chat's call; a refusal names the field as the caller wrote it."""
     tools, choice = _tools(body)
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
     chat: dict[str, Any] = {
@@ -113,12 +113,12 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
         names = {own: OF_CHATS.get(name, name) for own, name in call.names.items()}
         return call._replace(requests=requests, names=names)
     except InvalidRequest as error:
-        field = (error.field or "").partition("[")[0] or None  # turns are no items: other places
+        field = (error.field or "").partition("[")[0] or None  # without a turn's index: an item's is another
         raise renamed(InvalidRequest(error.message, field=field, code=error.code), OF_CHATS) from None
 
 
 def _tools(body: Body) -> tuple[list[dict[str, Any]], Any]:
-    """Tools and choice as chats have them."""
+    """The body's tools and tool choice in the form of chat completions."""
     match choice := body.tool_choice:
         case {"type": "function", "name": name}:
             choice = {"type": "function", "function": {"name": name}}

@@ -1,7 +1,7 @@
-"""OpenAI's responses: from what a sequence produced to the response object, whole or as a stream of events.
+"""OpenAI's responses: renders what a sequence has produced as the response object, whole or as a stream of events.
 
-Follows OpenAI's API reference of `/v1/responses`. Knows nothing of requests' bodies but what a response repeats of
-them.
+Follows OpenAI's API reference of `/v1/responses`. Knows nothing of requests' bodies but the fields that a response
+repeats.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nbgen.protocols.responses_output import Event, Output
 from nbgen.protocols.responses_query import Page
 from nbgen.protocols.sample import Sample
 
-#: Why an answer ended, and the status of its response; it has failed where there is no reason.
+#: The status of a response by its finish reason; a response with an error is "failed".
 STATUSES = {"stop": "completed", "length": "incomplete", "abort": "cancelled"}
 
 
 class Answer:
-    """One response, read from the outputs of its run: the same outputs make the same response again."""
+    """One response, rendered from the outputs of its run: the same outputs always give the same response."""
 
     def __init__(self, id: str, body: Body, model: str, created: float, *, after: int = -1) -> None:
-        """A stream leaves out the events up to the number `after`."""
+        """A stream skips the events up to number `after`."""
         self._head = {"id": id, "object": "response", "created_at": int(created), "model": model, **_repeated(body)}
         self._output = Output(id, logprobs=body.logprobs, summary=body.summary is not None)
         self._read = 0
@@ -38,7 +38,7 @@ class Answer:
     def body(
         self, outputs: Sequence[GenerateOutput], sample: Sample, error: NbgenError | None, ended: float | None
     ) -> dict[str, Any]:
-        """The response as it stands. It `ended` then, in seconds since 1970, if it has."""
+        """The response as it stands; `ended` is the time of its end in seconds since 1970, if it has ended."""
         self._news(outputs)
         status = _status(sample.finish_reason, error)
         if status in STATUSES.values() or error:
@@ -47,7 +47,7 @@ class Answer:
         return self._response(status if begun else "queued", sample, error, ended)
 
     def chunk(self, outputs: Sequence[GenerateOutput]) -> bytes:
-        """The events for what is new; two come before all others."""
+        """The events for what is new; `created` and `in_progress` come first."""
         return self._events(self._beginning() + self._news(outputs))
 
     def end(
@@ -56,7 +56,7 @@ class Answer:
         """The events that end the stream."""
         status = _status(sample.finish_reason, error)
         events = self._beginning() + self._news(outputs) + self._output.end(_item_status(status))
-        kind = "incomplete" if status == "cancelled" else status  # no event tells that it was
+        kind = "incomplete" if status == "cancelled" else status  # there is no event for a cancellation
         last = {"type": f"response.{kind}", "response": self._response(status, sample, error, ended)}
         return self._events([*events, last])
 
@@ -91,7 +91,7 @@ class Answer:
 
 
 def usage(sample: Sample) -> dict[str, Any]:
-    """Tokens of a response."""
+    """Token counts of a response."""
     return {
         "input_tokens": sample.prompt_tokens,
         "input_tokens_details": {"cached_tokens": sample.cached_tokens, "cache_write_tokens": 0},
@@ -102,7 +102,7 @@ def usage(sample: Sample) -> dict[str, Any]:
 
 
 def item_page(items: Sequence[Item], page: Page) -> bytes:
-    """A page of items, as a list of OpenAI's. Raises InvalidRequest where none of them is the one to begin after."""
+    """A page of items as OpenAI's list object. Raises InvalidRequest if no item has the id `page.after`."""
     shown = list(items) if page.order == "asc" else list(items)[::-1]
     ids = [item["id"] for item in shown]
     if page.after and page.after not in ids:
@@ -119,7 +119,7 @@ def _status(reason: FinishReason | None, error: NbgenError | None) -> str:
 
 
 def _code(error: NbgenError) -> str:
-    """What OpenAI's clients know a fault by: whether the request is to be changed or may be sent again."""
+    """The error code for OpenAI's clients: it tells whether to change the request or to send it again."""
     return error.code or ("invalid_prompt" if error.status < 500 else "server_error")
 
 
@@ -128,7 +128,7 @@ def _item_status(status: str) -> str:
 
 
 def _repeated(body: Body) -> dict[str, Any]:
-    """What a response tells of the call."""
+    """The fields of the call that a response repeats."""
     format = {"type": body.text.format.type}
     if body.text.format.schema is not None:
         format |= {name: getattr(body.text.format, name) for name in ("name", "schema", "strict")}

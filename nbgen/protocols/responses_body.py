@@ -1,4 +1,4 @@
-"""The fields of a body of OpenAI's `/v1/responses`, and what of them is not served.
+"""The fields of a body of OpenAI's `/v1/responses`, and those that are not supported.
 
 Follows OpenAI's API reference, with the extra fields that chat completions take here.
 """
@@ -16,7 +16,7 @@ from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_items import Item
 
 LOGPROBS = "message.output_text.logprobs"
-#: What may be included: log-probabilities, what is always there, and what comes of tools that are not here.
+#: Values of `include`: log-probabilities; the others are always there, or belong to tools that are not here.
 INCLUDABLE = {
     LOGPROBS,
     "reasoning.encrypted_content",
@@ -30,7 +30,7 @@ INCLUDABLE = {
 MAX_METADATA = 16
 MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
-#: Known fields that are not served, with the values that ask for nothing.
+#: Known fields that are not supported, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt": (None,),
     "context_management": (None, []),
@@ -46,7 +46,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "return_routed_experts": (None, False),
     "routed_experts_start_len": (None,),
 }
-#: Fields of a chat's body, and what stands for them here.
+#: Fields of a chat's body, and their names here.
 OF_CHATS = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
@@ -57,7 +57,7 @@ OF_CHATS = {
     "logprobs": f"top_logprobs, or {LOGPROBS} in include",
 }
 UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
-    # Thoughts are told whole, as their own summary, however short or long that may be.
+    # The summary is always the whole reasoning, whatever length is asked for.
     **dict.fromkeys(("summary", "generate_summary"), (None, "auto", "concise", "detailed")),
     "context": (None, "auto", "all_turns"),
     "mode": (None, "standard"),
@@ -71,7 +71,7 @@ UNSUPPORTED_IN_TOOLS: dict[str, tuple[Any, ...]] = {
 
 
 class FunctionTool(msgspec.Struct, omit_defaults=True):
-    """A function, which is the only kind of tool here: nothing runs on the server."""
+    """A function, the only kind of tool here: no tool runs on the server."""
 
     type: Literal["function"]
     name: str
@@ -81,7 +81,7 @@ class FunctionTool(msgspec.Struct, omit_defaults=True):
 
 
 class Format(msgspec.Struct):
-    """What the text must be; of the type json_schema with a schema beside its name."""
+    """The format of the text; json_schema has the schema beside its name."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = ""
@@ -90,23 +90,23 @@ class Format(msgspec.Struct):
 
 
 class TextOptions(msgspec.Struct):
-    """How the answer's text is to be."""
+    """The format and verbosity of the answer's text."""
 
     given: Format | None = msgspec.field(default=None, name="format")
     verbosity: Literal["low", "medium", "high"] | None = None
 
     @property
     def format(self) -> Format:
-        """What it must be, whatever was given."""
+        """The given format, or the default."""
         return self.given or Format()
 
 
 class ReasoningOptions(msgspec.Struct):
-    """How much the model is to think, and whether its thoughts are told as a summary."""
+    """How much the model is to think, and whether the caller gets its thoughts as a summary."""
 
     effort: str | None = None
     summary: str | None = None
-    #: The same, as it was called before.
+    #: The former name of `summary`.
     generate_summary: str | None = None
 
 
@@ -117,7 +117,7 @@ class Reference(msgspec.Struct):
 
 
 class Body(msgspec.Struct, kw_only=True):
-    """The fields that are not a chat's, or mean something else there."""
+    """The fields that chat bodies lack, or give another meaning."""
 
     input: str | list[Item] | None = None
     model: str = ""
@@ -134,7 +134,7 @@ class Body(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    #: "auto" leaves out the oldest turns, if the context does not hold them all.
+    #: "auto" drops the oldest turns if the context does not hold them all.
     truncation: Literal["auto", "disabled"] = "disabled"
     max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
     metadata: dict[str, str] | None = None
@@ -147,7 +147,7 @@ class Body(msgspec.Struct, kw_only=True):
 
     @property
     def conversation_id(self) -> str:
-        """That of the conversation which it is part of; "" where it is of none."""
+        """The id of its conversation; "" if it belongs to none."""
         given = self.conversation
         return given.id if isinstance(given, Reference) else given or ""
 
@@ -158,7 +158,7 @@ class Body(msgspec.Struct, kw_only=True):
 
     @property
     def summary(self) -> str | None:
-        """Which summary of thoughts is asked for, if one is."""
+        """The kind of reasoning summary that is asked for, if any."""
         given = self.reasoning or ReasoningOptions()
         return given.summary or given.generate_summary
 
@@ -167,7 +167,7 @@ class Body(msgspec.Struct, kw_only=True):
         return self.store is not False
 
 
-#: Fields that are not handed on as they are.
+#: Fields that are not passed on to the chat's body as they are.
 OWN = {*Body.__struct_fields__, "stream_options"} - {
     "model",
     "stream",
@@ -222,7 +222,7 @@ def _check(body: Body) -> None:
 
 
 def check_names(included: Sequence[str]) -> None:
-    """Raise InvalidRequest for what cannot be included."""
+    """Raise InvalidRequest for an unknown value of `include`."""
     if unknown := [name for name in included if name not in INCLUDABLE]:
         raise InvalidRequest(
             f"include has {unknown[0]!r:.80}; there are {', '.join(sorted(INCLUDABLE))}", field="include"
@@ -230,7 +230,7 @@ def check_names(included: Sequence[str]) -> None:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Raise InvalidRequest for more labels than there may be, or longer ones."""
+    """Raise InvalidRequest for too many entries, or too long ones."""
     longest = max(map(len, metadata), default=0), max(map(len, metadata.values()), default=0)
     if len(metadata) > MAX_METADATA or longest[0] > MAX_METADATA_NAME or longest[1] > MAX_METADATA_TEXT:
         raise InvalidRequest(

@@ -1,6 +1,6 @@
-"""The items of OpenAI's responses: what came before an answer, as the turns of a chat.
+"""The items of OpenAI's responses: checks input items and converts them to the turns of a chat.
 
-Follows OpenAI's API reference of `/v1/responses`, `input`. Items stay JSON as they came, since callers get them again.
+Follows OpenAI's API reference of `/v1/responses`, `input`. Items stay JSON as they came, since callers get them back.
 Does not know the model or where items are kept.
 """
 
@@ -17,12 +17,12 @@ from nbgen.errors import InvalidRequest
 Item = dict[str, Any]
 #: Types of items and the beginnings of their ids.
 ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_"}
-#: Types of a message's parts, and what chat messages call them.
+#: Types of a message's parts, and their types in chat messages.
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 
 class AnyItem(msgspec.Struct, kw_only=True, tag_field="type"):
-    """What every item may have."""
+    """The field that every item may have."""
 
     id: str = ""
 
@@ -41,7 +41,7 @@ class Text(msgspec.Struct):
 
 
 class Reasoning(AnyItem, tag="reasoning"):
-    """Thoughts of the model's, whole or as a summary."""
+    """The model's reasoning, whole or as a summary."""
 
     summary: list[Text] = []
     content: list[Text] | None = None
@@ -89,7 +89,7 @@ def json_size(items: Sequence[Item]) -> int:
 
 
 def in_parts(item: Item) -> Item:
-    """The item as OpenAI hands it back: a message's text is a part of it, and parts have what clients know them by."""
+    """The item as OpenAI returns it: a message's text becomes a part, and parts get the fields that clients expect."""
     field = "output" if item["type"] == "function_call_output" else "content"
     parts = item.get(field)
     if isinstance(parts, str) and item["type"] == "message":
@@ -98,9 +98,9 @@ def in_parts(item: Item) -> Item:
 
 
 def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Items as a chat's messages: what the model said, thought and called in a row is one turn of its own.
+    """Items as a chat's messages: consecutive text, reasoning and calls of the model become one turn.
 
-    Images of results, for which chat templates have no place there, are a user's turn behind the last result in a row.
+    Chat templates have no place for images in tool results: these go into a user's turn after consecutive results.
     """
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}
@@ -165,7 +165,7 @@ def _with_defaults(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_turn(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
-    """The model's turn that is last, or a new one if there is none, or it has one of those fields."""
+    """The last turn if it is the model's and has none of the fields in `unless`; otherwise a new turn of the model."""
     if not turns or turns[-1]["role"] != "assistant" or any(name in turns[-1] for name in unless):
         turns.append({"role": "assistant"})
     return turns[-1]
@@ -176,7 +176,7 @@ def _content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 
 
 def _without_images(content: str | list[dict[str, Any]]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
-    """What else there is, and the images."""
+    """The content without images, and the images."""
     if isinstance(content, str):
         return content, []
     images = [part for part in content if part.get("type") == "image_url"]
@@ -184,7 +184,7 @@ def _without_images(content: str | list[dict[str, Any]]) -> tuple[str | list[dic
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """A part as chat messages have it; a type that they do not know is left for them to refuse."""
+    """A part in the form of chat messages. A part of an unknown type is unchanged: the chat's parser refuses it."""
     match part:
         case {"type": "input_image", "image_url": str(url)}:
             return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail") or "auto"}}

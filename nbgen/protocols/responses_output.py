@@ -1,6 +1,6 @@
-"""The items of a response, growing output by output, and the events that tell of each change.
+"""The items of a response, growing output by output, and the events for each change.
 
-Follows OpenAI's API reference, "Streaming events" of `/v1/responses`. Text and thoughts are items of one part. Knows
+Follows OpenAI's API reference, "Streaming events" of `/v1/responses`. Text and reasoning items have one part. Knows
 nothing of the response around them.
 """
 
@@ -18,7 +18,7 @@ Status = str
 
 
 class Kind(NamedTuple):
-    """A type of items with text, the type of their part and the field that has it, and what its events are called."""
+    """A type of text items: the type of their part, the field that holds it, and the names of their events."""
 
     type: str
     part: str
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 MESSAGE = Kind("message", "output_text", "output_text")
 REASONING = Kind("reasoning", "reasoning_text", "reasoning_text")
-#: Where clients look who ask for one.
+#: The form of reasoning for clients that ask for a summary.
 SUMMARY = Kind("reasoning", "summary_text", "reasoning_summary_text", "reasoning_summary_part", "summary")
 
 
@@ -58,7 +58,7 @@ class TextItem:
         return [item, self._event(f"{self.kind.part_events}.added", part=self._part(""))]
 
     def grow(self, text: str, logprobs: list[dict[str, Any]]) -> Event:
-        """Append text to the item; the event that tells of it."""
+        """Append text to the item; returns the event for it."""
         self._pieces.append(text)
         name = f"{self.kind.text_events}.delta"
         if self.kind is not MESSAGE:
@@ -107,7 +107,7 @@ class CallItem:
         return [self._item("added", "in_progress")]
 
     def grow(self, new: str) -> list[Event]:
-        """Append to the arguments; the event that tells of it, if there is anything."""
+        """Append to the arguments; returns the event for it, unless `new` is empty."""
         self._pieces.append(new)
         return [self._event("delta", delta=new)] if new else []
 
@@ -118,7 +118,7 @@ class CallItem:
 
     @property
     def arguments(self) -> str:
-        """So far, as JSON."""
+        """The arguments so far, as JSON text."""
         self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
 
@@ -134,11 +134,11 @@ class Output:
     """All items of one response. Their ids follow from `id`, so that the same outputs make the same items again."""
 
     def __init__(self, id: str, *, logprobs: bool, summary: bool) -> None:
-        """Thoughts are told as their own `summary`, or as they are."""
+        """With `summary`, reasoning is sent as a summary; otherwise as reasoning text."""
         self._id = id
         self._logprobs = logprobs
         self._thoughts = SUMMARY if summary else REASONING
-        #: Of tokens whose text has not come yet.
+        #: Log-probabilities of tokens whose text has not come yet.
         self._pending: list[dict[str, Any]] = []
         self._done: list[dict[str, Any]] = []
         self._open: TextItem | CallItem | None = None
@@ -148,7 +148,7 @@ class Output:
         return [*self._done, self._open.fields("in_progress")] if self._open else list(self._done)
 
     def add(self, output: GenerateOutput) -> list[Event]:
-        """Append an output; the events that tell of it."""
+        """Append an output; returns the events for it."""
         parts: Sequence[AnswerPart] = output.parts or ()
         if output.parts is None and output.text:
             parts = [AnswerPart(content=output.text)]

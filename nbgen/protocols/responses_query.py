@@ -33,7 +33,7 @@ class Retrieval(msgspec.Struct, kw_only=True):
 
 
 def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
-    """The options in a query; those that are not known are left out. Raises InvalidRequest."""
+    """The options in a query; unknown ones are ignored. Raises InvalidRequest."""
     check_included(arguments)
     given = {name: values[-1].decode("utf-8", "replace") for name, values in arguments.items()}
     try:
@@ -43,6 +43,6 @@ def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
 
 
 def check_included(arguments: Mapping[str, list[bytes]]) -> None:
-    """Raise InvalidRequest for what a query cannot include."""
+    """Raise InvalidRequest for unknown values of `include` in a query."""
     given = [*arguments.get("include", ()), *arguments.get("include[]", ())]
     check_names([name.decode("utf-8", "replace") for name in given])

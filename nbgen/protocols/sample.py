@@ -1,4 +1,4 @@
-"""What one sequence of a request has produced so far: the sum of its outputs. Knows no wire format."""
+"""Accumulates the outputs of one sequence of a request. Knows no wire format."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import copy
 
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogprobs, ToolCall
 
-#: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
+#: The tensor that is a single row: each new piece replaces the one before.
 LATEST = "last_hidden_state"
-#: SGLang's word for the weights' version, which never changes here.
+#: SGLang's default name of the weights' version, which never changes here.
 WEIGHT_VERSION = "default"
-#: As JSON, about: of a token's id, of a log-probability, and of a byte of tensors.
+#: Approximate bytes of JSON for a token id, for a log-probability, and for each byte of a tensor.
 ID_BYTES, LOGPROB_BYTES, TENSOR_BYTES = 6, 30, 5
 
 
@@ -19,14 +19,14 @@ class Sample:
 
     def __init__(self) -> None:
         self.text = ""
-        #: What the text is made of; None where it is text and nothing else.
+        #: The pieces of the text; None if it is text and nothing else.
         self.parts: list[AnswerPart] | None = None
         self.output_ids: list[int] = []
         self.prompt_tokens = 0
         self.completion_tokens = 0
         #: Completion tokens of reasoning, where it is told apart from the text.
         self.reasoning_tokens = 0
-        #: Tokens of which nothing is told yet: of a thought, or of a call that comes when it is known to be one.
+        #: Tokens whose part has not come yet: of reasoning, or of a call that is not yet recognized as one.
         self._untold = 0
         self.cached_tokens = 0
         self.media_tokens: dict[str, int] = {}
@@ -38,7 +38,7 @@ class Sample:
         self.finish_reason: FinishReason | None = None
 
     def add(self, output: GenerateOutput) -> None:
-        """Take in what a step gained."""
+        """Add the output of a step."""
         self.text += output.text
         self._untold += len(output.token_ids)
         if output.parts is not None:
@@ -60,7 +60,7 @@ class Sample:
         self.finish_reason = output.finish_reason or self.finish_reason
 
     def snapshot(self) -> Sample:
-        """What there is by now, for another thread to read while this one grows."""
+        """A copy of the present state, which another thread can read while this sample grows."""
         same = copy.copy(self)
         same.output_ids, same.logprobs = [*self.output_ids], [*self.logprobs]
         same.parts = None if self.parts is None else [*self.parts]
@@ -77,17 +77,17 @@ class Sample:
 
     @property
     def content(self) -> str:
-        """What the model says to whoever asked: its text without thoughts and calls."""
+        """The text without reasoning and calls."""
         return self.text if self.parts is None else "".join(part.content for part in self.parts)
 
     @property
     def reasoning(self) -> str:
-        """Its thoughts, where they are told apart."""
+        """The reasoning, if it is told apart from the text."""
         return "".join(part.reasoning for part in self.parts or ())
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The functions that it wants called, with all their arguments."""
+        """The complete tool calls."""
         return [part.tool_call for part in self.parts or () if part.tool_call and not part.cut]
 
     @property
@@ -102,7 +102,7 @@ class Sample:
 
 
 def usage(samples: list[Sample]) -> dict[str, int]:
-    """Tokens of a request: the prompt counts once, the answers all."""
+    """Token counts of a request: the prompt counts once, and every sample counts."""
     return {
         "prompt_tokens": samples[0].prompt_tokens,
         "completion_tokens": sum(sample.completion_tokens for sample in samples),

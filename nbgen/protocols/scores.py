@@ -1,6 +1,6 @@
-"""`/v1/score`: how likely each of some tokens is to come next, after a query together with each of several items.
+"""`/v1/score`: the probabilities of given tokens to come next after a query joined with each of several items.
 
-Follows SGLang 0.5.23 for models that make text. Knows no vocabulary and no tokenizer.
+Follows SGLang 0.5.23 for text models. Knows no vocabulary and no tokenizer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nbgen.protocols.sglang import MAX_PROMPTS
 from nbgen.protocols.sglang_logprobs import MAX_TOKEN_IDS
 from nbgen.sampling_params import SamplingParams
 
-#: Characters or token ids of all prompts of a call, each of which has the query again.
+#: Most characters or token ids of all prompts of a call; each prompt repeats the query.
 MAX_LENGTH = 2**24
-#: What the caller calls the engine's options.
+#: The caller's names of the engine's options.
 NAMES = {"input_ids": "items", "token_ids_logprob": "label_token_ids"}
-#: The model's own log-probabilities, and no token.
+#: For log-probabilities at temperature 1, without generating a token.
 PARAMS = SamplingParams(max_new_tokens=0, temperature=1.0)
 
 
@@ -40,7 +40,7 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 class Scoring(NamedTuple):
-    """What one call asks for: `softmax` has the scores of an item add up to 1."""
+    """What one call asks for; with `softmax` the scores of an item add up to 1."""
 
     call: Call
     softmax: bool
@@ -72,7 +72,7 @@ def parse_score(raw: bytes) -> Scoring:
 
 
 def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
-    """The answer: of each item a score for each label, in the order of both. Raises Unavailable for one without."""
+    """The answer: for each item a score of each label, in the body's order. Raises Unavailable if one is missing."""
     if not all(sample.logprobs for sample in samples):
         raise Unavailable("the request was stopped")
     rows = [[value for value, *_ in sample.logprobs[0].chosen or ()] for sample in samples]
@@ -83,7 +83,7 @@ def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
 
 
 def chances(logprobs: list[Any], *, softmax: bool) -> list[float]:
-    """How likely each is, or among these alone if `softmax`."""
+    """The probability of each token; with `softmax`, relative to these tokens only."""
     most = max(logprobs) if softmax else 0.0
     weights = [math.exp(value - most) for value in logprobs]
     return [weight / sum(weights) for weight in weights] if softmax else weights

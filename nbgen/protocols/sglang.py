@@ -1,6 +1,6 @@
-"""SGLang's `/generate`: from its body to requests.
+"""SGLang's `/generate`: parses its body into requests.
 
-Follows SGLang 0.5.23. Knows nothing of a vocabulary or a context length, nor of how answers look (`sglang_answer`).
+Follows SGLang 0.5.23. Knows no vocabulary, no context length and not the format of answers (`sglang_answer`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nbgen.word_lists import WordLists
 MAX_PROMPTS = 1024
 MAX_TIMEOUT = 600
 
-#: Known fields that this server does not serve yet, with the values that ask for nothing.
+#: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "session_params": (None,),
     "return_flat_raw_top_logprobs": (None, False),
@@ -55,23 +55,23 @@ class SchemaError(InvalidRequest):
 
 
 class ContractError(InvalidRequest):
-    """A strictly typed field, or a sampling parameter, is not what SGLang's strict layer takes."""
+    """A strictly typed field or a sampling parameter is refused by SGLang's strict layer of checks."""
 
 
 class Generation(NamedTuple):
-    """What one call asks for. `single` answers an object, otherwise a list in the order of prompts, then samples."""
+    """What one call asks for. If `single`, the answer is an object, else a list by prompts and then by samples."""
 
     requests: list[GenerateRequest]
     single: bool
     stream: bool
-    #: Of each request, in the order of `requests`: tokens between two chunks of a stream, None for as the server does.
+    #: For each request, tokens between two chunks of its stream; None: the server's default.
     intervals: Sequence[int | None]
-    #: Likewise.
+    #: The media of each request.
     media: Sequence[list[Item]] = ()
 
 
 class Prompt(NamedTuple):
-    """One prompt in the one form that it was given in."""
+    """One prompt; exactly one of the fields is set."""
 
     text: str | None = None
     input_ids: list[int] | None = None
@@ -79,9 +79,9 @@ class Prompt(NamedTuple):
 
 
 def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, truncate: bool = False) -> Generation:
-    """The requests in a body of `/generate`. Raises InvalidRequest or one of its two kinds above.
+    """The requests in a body of `/generate`. Raises InvalidRequest or one of its subclasses above.
 
-    `preferred` are sampling parameters for requests that do not set them; with `truncate`, what is too long is cut.
+    `preferred` are sampling parameters for requests that do not set them; `truncate` has too long prompts cut.
     """
     fields = parse_json(body)
     if not isinstance(fields, dict):
@@ -135,7 +135,7 @@ def parse_pause(body: bytes) -> PauseMode:
 
 
 def parse_timeout(digits: str) -> float:
-    """Seconds to wait, in a query."""
+    """Seconds to wait, from a query string. Raises InvalidRequest."""
     try:
         seconds = float(digits)
     except ValueError:
@@ -146,7 +146,7 @@ def parse_timeout(digits: str) -> float:
 
 
 def parse_abort(body: bytes) -> tuple[str, bool]:
-    """The rid of `/abort_request`, matched exactly ("" matches nothing), and whether all are meant."""
+    """The rid in a body of `/abort_request` ("" matches none), and whether to abort all requests."""
     fields = parse_object(body)
     rid, every = fields.get("rid"), fields.get("abort_all")
     if not isinstance(rid, str | None):
@@ -192,7 +192,7 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_or_null(is_integer))),
     ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_or_null(are_integers))),
 )
-#: The same, where no other type is ever turned into the right one.
+#: As TYPES, for fields whose type SGLang does not coerce.
 STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("return_logprob", "true, false or a list of these", _one_or_many(_or_null(_is_bool))),
     ("return_text_in_logprobs", "true or false", _or_null(_is_bool)),
@@ -203,7 +203,7 @@ STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 
 def _check_types(fields: Mapping[str, Any]) -> None:
-    """The lenient layer (SchemaError), then the strict one (ContractError)."""
+    """Check like SGLang's lenient layer (SchemaError), then like its strict one (ContractError)."""
     for name, allowed, check in TYPES:
         value = fields.get(name)
         if value is not None and not check(value):
@@ -219,13 +219,13 @@ def _check_types(fields: Mapping[str, Any]) -> None:
 
 
 def _shown(value: Any) -> str:
-    """In short; of a list the first entry that is of another type than the one before it, if there is one."""
+    """A short form for messages; of a list the first entry whose type differs from the one before, if there is one."""
     odd = [b for a, b in pairwise(value) if type(a) is not type(b)] if isinstance(value, list) else []
     return f"a list with {reprlib.repr(odd[0])} in it" if odd else reprlib.repr(value)
 
 
 def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """A field may have a list, with a value for each prompt."""
+    """Refuse unsupported fields, whose values may be lists with one for each prompt."""
     for name in UNSUPPORTED:
         value = fields.get(name)
         for each in value if isinstance(value, list) else [value]:
@@ -236,7 +236,7 @@ def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
 
 
 def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
-    """Whether the answer is one object, and the prompts. Ids win over text; text decides the shape."""
+    """Whether the answer is one object, and the prompts. Ids win over text; but text, if given, decides the shape."""
     text, ids = fields.get("text"), fields.get("input_ids")
     embeds = fields.get("input_embeds")
     if (text is None) == (ids is None) == (embeds is None):
@@ -288,7 +288,7 @@ def _options(sampling: Any, prompts: int, single: bool) -> list[dict[str, Any]]:
 
 
 def _told_apart(sampling: dict[str, Any], prompts: int) -> list[dict[str, Any]]:
-    """The same for each prompt, but for a list of `custom_params`, which has one for each."""
+    """A copy for each prompt, with its own entry of `custom_params` if that is a list."""
     if not isinstance(given := sampling.get("custom_params"), list):
         return [sampling] * prompts
     if len(given) != prompts:
@@ -320,7 +320,7 @@ def _params(options: dict[str, Any]) -> SamplingParams:
 
 
 def _texts(name: str, fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
-    """One for each prompt, "" for none."""
+    """The texts of an option, one for each prompt; "" if there is none."""
     given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default="", listed=listed)
     return [text or "" for text in given]
 

@@ -24,7 +24,7 @@ class Loading(NamedTuple):
 
 
 def parse_load(body: bytes) -> Loading:
-    """The body of `/load_lora_adapter`. `pinned` is checked: here every adapter stays until it is unloaded."""
+    """The body of `/load_lora_adapter`. `pinned` is checked, but has no effect: all adapters stay until unloaded."""
     fields = parse_object(body)
     name, folder = _text(fields, "lora_name"), _text(fields, "lora_path")
     if not isinstance(fields.get("pinned"), bool | None):
@@ -43,7 +43,7 @@ def parse_unload(body: bytes) -> str:
 
 
 def answer(loaded: Mapping[str, str], error: str | None = None) -> bytes:
-    """What became of it, and which adapters are loaded, with their folders."""
+    """The answer: success or the error, and the loaded adapters with their folders."""
     fields = {
         "rid": None,
         "http_worker_ipc": None,

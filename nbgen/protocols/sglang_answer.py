@@ -1,4 +1,4 @@
-"""SGLang's `/generate`: from what the sequences produced, and from errors, to the bytes of its answers.
+"""SGLang's `/generate`: renders what the sequences have produced, and errors, as bytes.
 
 Follows SGLang 0.5.23 in the shapes of objects, chunks and errors. Knows nothing of requests' bodies (`sglang`).
 """
@@ -30,8 +30,8 @@ from nbgen.protocols.sglang_tensors import InnerNumbers
 class Answer:
     """One sequence of a call: its id, its place in the list, and how much of it a stream has sent.
 
-    `index` is None where the call answers a single object. Chunks of a stream are cumulative unless `incremental`, and
-    `interval` tokens apart.
+    `index` is None if the call answers a single object. Chunks of a stream are cumulative unless `incremental`,
+    and come every `interval` tokens.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Answer:
         return body
 
     def chunk(self, sample: Sample, started: float) -> bytes:
-        """The next event of the stream, or nothing when too little is new."""
+        """The next event of the stream; empty if too little is new."""
         new = len(sample.output_ids) - self._sent_tokens
         final = sample.finish_reason is not None
         due = new >= (self._interval if self._sent_tokens else 1)
@@ -128,7 +128,7 @@ def result_body(results: list[dict[str, Any]], single: bool) -> bytes:
 
 
 def error_body(error: NbgenError) -> bytes:
-    """An error as SGLang words it: which of its shapes depends on where the fault lies."""
+    """An error in SGLang's shape for errors of this kind."""
     match error:
         case SchemaError() | MalformedBody():
             return msgspec.json.encode(_openai(error.message, "Bad Request", 400))
@@ -147,7 +147,7 @@ def error_body(error: NbgenError) -> bytes:
 
 
 def error_event(error: NbgenError) -> bytes:
-    """An error that comes after the stream began: its last event but `[DONE]`."""
+    """An error after the stream began: the last event before `[DONE]`."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     fields = {"message": error.message, "type": kind, "code": error.status, "retryable": error.retryable}
     return sse.encode(msgspec.json.encode({"error": fields}))

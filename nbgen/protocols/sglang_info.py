@@ -1,6 +1,6 @@
-"""What SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
+"""Answers what SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
 
-Every feature flag is truthful: what is not there says so. No secret and no path but the model's name is told.
+Every feature flag is truthful: an absent feature is false. No secret is shown, and no path except the model's name.
 Knows neither HTTP nor the engine process.
 """
 
@@ -40,8 +40,8 @@ LIMITS: dict[str, Any] = {
 class ServerOptions(NamedTuple):
     """What the server's owner decides about `/generate`, unless a request says otherwise.
 
-    `interval` is of the tokens between two chunks of a stream, which are cumulative unless `incremental`; `preferred`
-    are sampling parameters; `truncate` cuts prompts and lengths that the context does not hold.
+    Chunks of a stream come every `interval` tokens and are cumulative unless `incremental`. `preferred` are sampling
+    parameters. `truncate` cuts prompts and max_new_tokens that the context does not hold.
     """
 
     interval: int = 1
@@ -51,7 +51,7 @@ class ServerOptions(NamedTuple):
 
 
 def model_info(config: EngineConfig, model: ModelInfo | None, options: ServerOptions) -> bytes:
-    """`/model_info`: what is configured, and what is known once the model is loaded."""
+    """`/model_info`: the configuration, and the model's properties once it is loaded."""
     return msgspec.json.encode(
         _served(config, model)
         | {
@@ -79,9 +79,9 @@ def server_info(
     started: float,
     command: str | None,
 ) -> bytes:
-    """`/server_info`: options, features, limits, and how the engine does. Loads nothing.
+    """`/server_info`: options, features, limits and the engine's status. Loads nothing.
 
-    `started` is in seconds since 1970; `command` starts such a server, if it is one of its own.
+    `started` is in seconds since 1970; `command` is the one that starts such a server, None inside Jupyter.
     """
     fields: dict[str, Any] = {
         "status": state,
@@ -100,7 +100,7 @@ def server_info(
 
 
 def _served(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
-    """What both routes tell. No parser is named: templates show how models write thoughts and calls."""
+    """Fields of both routes. No parser is named: the chat template shows how a model writes reasoning and calls."""
     return {
         "model_path": config.model,
         "served_model_name": model.name if model else config.model,
@@ -112,7 +112,7 @@ def _served(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
 
 
 def _sizes(config: EngineConfig, model: ModelInfo | None, status: EngineStatus | None) -> dict[str, Any]:
-    """How much there is room for, and how it is computed."""
+    """Sizes and limits of the model, and how it is computed."""
     context = model.context_length if model else config.context_length
     longest = min(context, model.kv_tokens) if model and context and model.kv_tokens else context
     device, cuts_prompts = model.device if model else config.device, model is None or model.cuts_prompts
@@ -131,7 +131,7 @@ def _sizes(config: EngineConfig, model: ModelInfo | None, status: EngineStatus |
         "chunked_prefill_size": config.chunk_on(device) if cuts_prompts else -1,
         "speculative_algorithm": "NGRAM" if model and model.draft_tokens else None,
         "speculative_num_draft_tokens": (model.draft_tokens if model else config.draft_tokens) or None,
-        # Prefixes are reused to the token, whatever the size of a block.
+        # Prefixes are shared token by token, whatever the block size.
         "page_size": 1,
         "block_size": BLOCK_SIZE,
     }
@@ -158,7 +158,7 @@ def _features(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
 
 
 def _kv_tokens(model: ModelInfo | None, status: EngineStatus | None) -> int:
-    """What the KV cache holds now: nothing while it is released, perhaps another number once it is resumed."""
+    """Tokens that fit into the KV cache now: 0 while it is released, and perhaps another number once it is resumed."""
     if status is not None:
         return status.blocks_total * BLOCK_SIZE
     return model.kv_tokens if model else 0

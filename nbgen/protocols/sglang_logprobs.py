@@ -1,4 +1,4 @@
-"""SGLang's log-probabilities: the five fields that ask for them, and the lists of `meta_info` that answer.
+"""SGLang's log-probabilities: the five fields that ask for them, and the lists in `meta_info` that hold them.
 
 Follows SGLang 0.5.23 in names, defaults and layout. Knows nothing of the rest of a body or an answer.
 """
@@ -19,14 +19,14 @@ from nbgen.protocols.sample import Sample
 MAX_TOP = 1024
 MAX_TOKEN_IDS = 1024
 NO_PROMPT = -1
-#: Fields whose list goes with `n`, too: each value holds for all samples of its prompt.
+#: Fields that may be lists even with `n`: each value applies to all samples of its prompt.
 REPEATED = {"lora_path", "return_hidden_states", "extra_key", "cache_salt"}
 #: Keys of `meta_info` that have an entry for each output token.
 OUTPUT_LISTS = {"output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"}
 
 
 def parse(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> list[LogprobOptions | None]:
-    """What each prompt wants: a scalar holds for all, a list has one entry a prompt, null is the default."""
+    """The options of each prompt: a scalar applies to all, a list has an entry for each, null is the default."""
 
     def each(name: str, default: Any) -> list[Any]:
         return per_prompt(name, fields.get(name), prompts, default=default, listed=not single and n == 1)
@@ -42,24 +42,24 @@ def parse(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> l
     ]
 
 
-#: A list of `meta_info`, by its key: one part (`token`, `top` or `chosen`) of each entry.
+#: Makes the list under a key of `meta_info`: one part (`token`, `top` or `chosen`) of each entry.
 Listed = Callable[[str, list[TokenLogprobs], str], Any]
 
 
 def plain(key: str, entries: list[TokenLogprobs], part: str) -> list[Any]:
-    """The list as it is."""
+    """The list as Python objects."""
     return [getattr(entry, part) for entry in entries]
 
 
 class Written:
-    """The same as JSON. Each entry is written out once, however many events of a stream repeat it."""
+    """The list as JSON. Each entry is encoded once, however many events of a stream repeat it."""
 
     def __init__(self) -> None:
         self._lists: dict[str, bytearray] = {}
         self._counts: dict[str, int] = defaultdict(int)
 
     def __call__(self, key: str, entries: list[TokenLogprobs], part: str) -> msgspec.Raw:
-        """All that there is; entries are only ever added."""
+        """The whole list; entries are only ever added."""
         written = self._lists.setdefault(key, bytearray())
         for entry in entries[self._counts[key] :]:
             written += b"," if written else b""
@@ -69,7 +69,7 @@ class Written:
 
 
 def meta_info(options: LogprobOptions, sample: Sample, listed: Listed) -> dict[str, Any]:
-    """The keys of `meta_info`: each list runs along the prompt's tokens or the output's."""
+    """The keys of `meta_info`: each list has an entry for each token of the prompt or of the output."""
 
     def both(kind: str, part: str) -> dict[str, Any]:
         sides = {f"input_{kind}": sample.prompt_logprobs, f"output_{kind}": sample.logprobs}
@@ -96,7 +96,7 @@ def per_prompt(name: str, value: Any, prompts: int, *, default: Any, listed: boo
 
 
 def _token_ids(value: Any, prompts: int, *, listed: bool) -> list[list[int]]:
-    """A flat list of ids holds for every prompt; a list of lists, of which some are null, has one for each."""
+    """The ids of each prompt: a flat list applies to every prompt, a list of lists (or nulls) has one for each."""
     if not value or all(isinstance(item, int) for item in value):
         return [value or []] * prompts
     if not listed:

@@ -1,6 +1,6 @@
-"""SGLang's `image_data`, `video_data` and `audio_data`: which of them belong to which prompt of a call.
+"""SGLang's `image_data`, `video_data` and `audio_data`: assigns media to the prompts of a call.
 
-Follows SGLang 0.5.23 in the shapes of batches. What one item says is `media`'s.
+Follows SGLang 0.5.23 in the shapes of batches. `media` parses single items.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_MEDIA, MediaType
 from nbgen.protocols.media import Item, check_media, parse_item
 
-#: In the order in which a request has them.
+#: In the order in which a request lists its media.
 FIELDS: dict[str, MediaType] = {"image_data": "image", "video_data": "video", "audio_data": "audio"}
 
 
 def is_given(value: Any) -> bool:
-    """Whether a field has a type that it may have: an item, a list of items, or a list of such lists."""
+    """Whether a field's value is an item, a list of items, or a list of such lists."""
     return _is_item(value) or (isinstance(value, list) and all(_is_row(row) for row in value))
 
 
 def parse(fields: Mapping[str, Any], prompts: int, *, single: bool) -> list[list[Item]]:
-    """The media of each prompt; of one prompt alone where `single`, in a list of its own if need be, as with `n`.
+    """The media of each prompt; if `single`, of the only prompt, whose list may be in a list of its own, as with `n`.
 
     Raises InvalidRequest.
     """
@@ -41,7 +41,7 @@ def parse(fields: Mapping[str, Any], prompts: int, *, single: bool) -> list[list
 
 
 def _rows(value: Any, prompts: int, field: str) -> list[Any]:
-    """One item for every prompt, or what each prompt has."""
+    """A single item for all prompts, or one entry for each prompt."""
     if not isinstance(value, list):
         return [value]
     if not any(value):  # an empty list, or nulls
@@ -57,7 +57,7 @@ def _rows(value: Any, prompts: int, field: str) -> list[Any]:
 
 def _parse_row(row: Any, type: MediaType, field: str) -> list[Item]:
     items = [item for item in (row if isinstance(row, list) else [row]) if item is not None]
-    if len(items) > MAX_MEDIA:  # none is decoded for nothing
+    if len(items) > MAX_MEDIA:  # before any is decoded in vain
         raise InvalidRequest(f"`{field}` has {len(items)} items for one prompt; at most {MAX_MEDIA}", field=field)
     return [parse_item(item, type, field) for item in items]
 

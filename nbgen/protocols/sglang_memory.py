@@ -1,6 +1,6 @@
-"""SGLang's `/release_memory_occupation` and `/resume_memory_occupation`: which memory their bodies name.
+"""SGLang's `/release_memory_occupation` and `/resume_memory_occupation`: the memory that their bodies name.
 
-SGLang's third tag, "cuda_graph", is part of the KV cache here: graphs read the cache where it stands.
+SGLang's third tag, "cuda_graph", belongs to the KV cache here: graphs hold the cache's addresses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KNOWN = {*ALL, "cuda_graph"}
 
 
 def parse_tags(body: bytes) -> list[MemoryTag]:
-    """The `tags` of the body, all where it names none. Raises InvalidRequest."""
+    """The `tags` of the body, or all if it has none. Raises InvalidRequest."""
     tags = parse_object(body).get("tags")
     if tags is None:
         return ALL

@@ -1,4 +1,4 @@
-"""SGLang's ways to the inside of a model: `input_embeds`, `return_hidden_states`, `return_routed_experts`.
+"""SGLang's access to a model's internals: `input_embeds`, `return_hidden_states`, `return_routed_experts`.
 
 Follows SGLang 0.5.23 in names, shapes and encodings. Knows nothing of the rest of a body or an answer.
 """
@@ -22,9 +22,9 @@ STATES = ("hidden_states", "generation_hidden_states")
 
 
 def parse_embeds(value: Any) -> tuple[bool, list[Tensor]]:
-    """Whether `input_embeds` is one prompt `[tokens, width]`, not a list of such, and the prompts.
+    """Whether `input_embeds` is a single prompt `[tokens, width]` instead of a list of prompts, and the prompts.
 
-    Raises InvalidRequest, of the kind WrongType where it holds something else than numbers.
+    Raises InvalidRequest, and its subclass WrongType if there is anything but numbers.
     """
     words = "must be a list of rows of numbers, or a list of such lists"
     if not isinstance(value, list) or not all(isinstance(each, list) for each in value):
@@ -36,7 +36,7 @@ def parse_embeds(value: Any) -> tuple[bool, list[Tensor]]:
 
 
 def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool) -> list[TensorOptions | None]:
-    """What each prompt wants of the model's own numbers."""
+    """The tensors of the model that each prompt asks for."""
     asked = fields.get("return_hidden_states")
     states = sglang_logprobs.per_prompt("return_hidden_states", asked, prompts, default=False, listed=not single)
     start = None
@@ -51,7 +51,7 @@ def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool) -> l
 
 
 def last_state(sample: Sample) -> list[float]:
-    """The hidden state behind the last token, where it is not the first: `[hidden]`."""
+    """The hidden state of the last output token, unless that is the first one: `[hidden]`."""
     return list(map(float, _floats(sample.tensors.get(LATEST, []))))
 
 
@@ -61,7 +61,7 @@ def routed_experts(sample: Sample) -> str:
 
 
 class InnerNumbers:
-    """The keys of `meta_info` for one sequence; rows are written out once, however often a stream repeats them."""
+    """The keys of `meta_info` for one sequence. Rows are encoded once, however often a stream repeats them."""
 
     def __init__(self, options: TensorOptions | None) -> None:
         self._options = options or TensorOptions()
@@ -70,9 +70,9 @@ class InnerNumbers:
         self._read = [0, 0]
 
     def meta_info(self, sample: Sample) -> dict[str, Any]:
-        """`hidden_states`: the prompt's `[tokens, hidden]`, then `[hidden]` of each further output token.
+        """`hidden_states` holds the prompt's `[tokens, hidden]`, then `[hidden]` for each output token after the first.
 
-        `routed_experts`, at the end.
+        `routed_experts` comes with the last event.
         """
         found: dict[str, Any] = {}
         reason = sample.finish_reason
@@ -104,7 +104,7 @@ def _floats(pieces: list[memoryview]) -> np.ndarray:
 
 
 def _rows(pieces: list[memoryview], width: int) -> list[msgspec.Raw]:
-    """One by one, so that other threads get their turns."""
+    """Encode rows one by one, so that other threads can run in between."""
     return [_encode(row.tolist()) for row in _floats(pieces).reshape(-1, width)]
 
 

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`, as SGLang 0.5.23 and OpenAI-style servers have them. Errors are in OpenAI's shape.
+"""`/tokenize` and `/detokenize`, as in SGLang 0.5.23 and OpenAI-style servers. Errors are in OpenAI's shape.
 
 Knows no tokenizer: the engine has it.
 """
@@ -35,7 +35,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 
 
 def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
-    """What is to be tokenized, and whether it is a single text. Raises InvalidRequest."""
+    """The request to the tokenizer, and whether the answer is a single list of ids. Raises InvalidRequest."""
     fields = parse_object(raw)
     refuse_unsupported(fields, openai.UNSUPPORTED)
     body = convert(fields, TokenizeBody)
@@ -58,7 +58,7 @@ def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
 
 
 def parse_detokenize(raw: bytes) -> tuple[DetokenizeRequest, bool]:
-    """What is to be turned into text, and whether it is a single list of ids. Raises InvalidRequest."""
+    """The request to the tokenizer, and whether it has a single list of ids. Raises InvalidRequest."""
     fields = parse_object(raw)
     tokens = fields.get("tokens")
     single = not (isinstance(tokens, list) and tokens and isinstance(tokens[0], list))
@@ -73,7 +73,7 @@ def parse_detokenize(raw: bytes) -> tuple[DetokenizeRequest, bool]:
 
 
 def tokenized(answer: TokenizerAnswer, single: bool, context_length: int) -> bytes:
-    """The ids, how many they are, and how many the model takes."""
+    """The answer: the ids, their number, and the model's context length."""
     ids = answer.token_ids
     tokens, count = (ids[0], len(ids[0])) if single else (ids, [len(each) for each in ids])
     return msgspec.json.encode({"tokens": tokens, "count": count, "max_model_len": context_length})

@@ -1,6 +1,6 @@
 """Structured output as OpenAI's, SGLang's, vLLM's and TensorRT-LLM's clients ask for it.
 
-All become the engine's own options: `json_schema`, `regex`, `ebnf`, `structural_tag`. Knows no model.
+All forms become one of the engine's options `json_schema`, `regex`, `ebnf`, `structural_tag`. Knows no model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import parse_object
 from nbgen.sampling_params import GRAMMARS, GUIDANCE, LENIENT
 
-#: Fields of earlier versions of vLLM, and the kinds that `structured_outputs` has for them.
+#: Fields of earlier versions of vLLM, and their names in `structured_outputs`.
 GUIDED = {
     "guided_json": "json",
     "guided_regex": "regex",
@@ -25,12 +25,12 @@ GUIDED = {
     "guided_whitespace_pattern": "whitespace_pattern",
 }
 _UNSET = (None, "", False)
-#: What a regex does not read as it stands; of an escape that it does not need, a back end complains in the log.
+#: Characters that a regex needs escaped; back ends log a warning for needless escapes.
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 
 
 def text_object(name: str, text: Any) -> Mapping[str, Any]:
-    """The JSON object that an option holds as text. Raises InvalidRequest."""
+    """The JSON object in an option's text. Raises InvalidRequest."""
     words = f"{name} must be a JSON object as text"
     if not isinstance(text, str):
         raise InvalidRequest(words)
@@ -42,10 +42,10 @@ def text_object(name: str, text: Any) -> Mapping[str, Any]:
 
 
 def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The option that a body of OpenAI's routes asks for in any field of its own, SGLang's or vLLM's.
+    """The grammar option that a body of OpenAI's routes asks for, in a field of OpenAI's, SGLang's or vLLM's.
 
-    The same text may stand in several: clients write the fields of two versions of vLLM at once. Raises InvalidRequest
-    naming the field.
+    Several fields may hold the same grammar: clients send the fields of two versions of vLLM at once. Raises
+    InvalidRequest naming the field.
     """
     asked = [(name, name, fields[name]) for name in GRAMMARS if name in fields]
     asked += [("response_format", *found) for found in _response_format(fields.get("response_format"))]
@@ -63,7 +63,7 @@ def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grammar_field(fields: Mapping[str, Any]) -> str:
-    """The field of a body that asks for such an option, if there is one."""
+    """The field of a body that asks for a grammar; "" if there is none."""
     names = (*GRAMMARS, *GUIDED, "structured_outputs", "response_format")
     return next((name for name in names if fields.get(name) not in (*_UNSET, {})), "")
 
@@ -86,7 +86,7 @@ def _response_format(given: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _lenient(schema: Any) -> Any:
-    """The schema, to be followed as far as answers can be held to it."""
+    """The schema, marked to be followed only as far as it can be enforced."""
     if not isinstance(schema, dict):
         return schema
     said = schema.get(GUIDANCE)
@@ -94,7 +94,7 @@ def _lenient(schema: Any) -> Any:
 
 
 def triton_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Structured output as vLLM's JSON object or TensorRT-LLM's type and guide say it. Raises InvalidRequest."""
+    """The grammar option in vLLM's JSON object or TensorRT-LLM's type and guide. Raises InvalidRequest."""
     kind, guide = options.get("guided_decoding_guide_type", ""), options.get("guided_decoding_guide", "")
     asked = [("guided_decoding_guide_type", kind, guide)] if kind else []
     if guide and not kind:
@@ -105,7 +105,7 @@ def triton_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
     asked += [(name, kind, options[name]) for name, kind in GUIDED.items() if options.get(name) not in _UNSET]
     if len(asked) > 1:
         for _, kind, value in asked:
-            _constraint(kind, value)  # what is no constraint is refused as that
+            _constraint(kind, value)  # an invalid constraint is refused as such
         raise InvalidRequest(f"Only one of {' and '.join(name for name, _, _ in asked)} can be set")
     return dict(_constraint(kind, value) for _, kind, value in asked)
 

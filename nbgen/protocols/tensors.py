@@ -1,7 +1,7 @@
-"""Tensors on KServe v2's two wires: JSON lists and little-endian bytes, and the way between them.
+"""Converts tensors between KServe v2's two formats: JSON lists and little-endian bytes.
 
-Large tensors are read and written in slices, so that no single call holds the interpreter for long: a worker thread
-may do this beside an event loop. Follows the KServe v2 binary tensor data extension. Knows no request.
+Large tensors are read and written in slices, so that no single call holds the GIL for long: a worker thread may do
+this beside an event loop. Follows the KServe v2 binary tensor data extension. Knows no request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUMPY = {
 }
 #: The only datatypes that JSON cannot carry.
 BINARY_ONLY = ("FP16", "BF16")
-#: Bytes of JSON and elements that one slice has: a few milliseconds of work.
+#: Size of a slice in bytes of JSON, and in elements: a few milliseconds of work.
 JSON_SLICE = 2**18
 ELEMENT_SLICE = 2**16
 
@@ -53,7 +53,7 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 
 
 class Binary:
-    """The bytes of a tensor, as pieces that are never joined: each holds whole elements, but of BYTES."""
+    """The bytes of a tensor in pieces, to avoid joining them. A piece holds whole elements, except for BYTES."""
 
     def __init__(self, pieces: Iterable[memoryview] = ()) -> None:
         self.pieces = [piece for piece in pieces if len(piece)]
@@ -62,7 +62,7 @@ class Binary:
         return sum(map(len, self.pieces))
 
     def joined(self) -> memoryview:
-        """All bytes in one."""
+        """All bytes as one view."""
         return self.pieces[0] if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
 
 
@@ -71,7 +71,7 @@ class Binary:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """A refusal within it begins with the input that it is about."""
+    """Prefix refusals inside this context with the input's name."""
     try:
         yield
     except InvalidRequest as error:
@@ -79,7 +79,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def from_values(values: list[Any], datatype: str) -> memoryview:
-    """The bytes of a flat list of JSON scalars. Raises InvalidRequest for one of another type or out of range."""
+    """The bytes of a flat list of JSON scalars. Raises InvalidRequest for a wrong type or a value out of range."""
     kind = _kind(datatype)
     types, words = _KINDS[kind]
     if not set(map(type, values)) <= types:
@@ -114,7 +114,7 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
         for values in _slices(raw):
             parts.append(from_values(values, datatype))
             count += len(values)
-    except msgspec.ValidationError:  # of a number that no machine has
+    except msgspec.ValidationError:  # a number that is too large for any type
         raise InvalidRequest(f"a value is out of range of {datatype}") from None
     except UnicodeDecodeError:
         raise InvalidRequest(NOT_UTF8) from None
@@ -122,7 +122,7 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
 
 
 def _slices(raw: bytes) -> Iterator[list[Any]]:
-    """The scalars of an array, in order, in slices where it is long and holds no strings and no objects."""
+    """The scalars of an array in order, in slices if it is long and has no strings or objects."""
     if len(raw) <= JSON_SLICE or raw.find(b'"') >= 0 or raw.find(b"{") >= 0:
         yield flat(msgspec.json.decode(raw))
         return
@@ -136,7 +136,7 @@ def _slices(raw: bytes) -> Iterator[list[Any]]:
 
 
 def _flattened(raw: bytes) -> bytes:
-    """The scalars of nested lists, with commas between them and nothing else."""
+    """The scalars of nested lists, separated by commas only."""
     if depth(memoryview(raw)) > MAX_DEPTH + 1:
         raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
     scalars = raw.translate(None, b"[] \t\r\n")
@@ -146,7 +146,7 @@ def _flattened(raw: bytes) -> bytes:
 
 
 def flat(value: Any) -> list[Any]:
-    """The scalars of a JSON value in order, whatever lists they are in. What is no plain list is one of them."""
+    """The scalars of nested lists in order. Anything that is not a plain list counts as a scalar."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if list not in set(map(type, level)):
@@ -170,7 +170,7 @@ def values(data: memoryview, datatype: str, *, errors: str = "replace") -> list[
 
 
 def to_json(binary: Binary, datatype: str) -> Iterator[bytes]:
-    """The elements as a flat JSON list, in slices that join to it. What is not finite is NaN, Infinity or -Infinity."""
+    """The elements as a flat JSON list, yielded in slices. Non-finite values become NaN, Infinity or -Infinity."""
     yield b"["
     comma = b""
     for piece in _readable(binary, datatype):
@@ -192,7 +192,7 @@ def _readable(binary: Binary, datatype: str) -> Iterator[memoryview]:
 
 
 def _encode(piece: memoryview, datatype: str) -> bytes:
-    """A piece's elements as a JSON list; of FP32 the fewest digits that give the same number back."""
+    """A piece's elements as a JSON list; FP32 has the fewest digits that round-trip."""
     if datatype == "BYTES":
         return msgspec.json.encode(values(piece, datatype))
     array = np.frombuffer(piece, NUMPY[datatype])
@@ -202,7 +202,7 @@ def _encode(piece: memoryview, datatype: str) -> bytes:
 
 
 def check_strings(datatype: str, count: int, name: str) -> None:
-    """Raise InvalidRequest for more elements of BYTES than are read."""
+    """Raise InvalidRequest for too many elements of BYTES."""
     if datatype == "BYTES" and count > MAX_ELEMENTS:
         raise InvalidRequest(f"input '{name}' has {count} string elements; at most {MAX_ELEMENTS}")
 

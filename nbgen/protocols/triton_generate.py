@@ -1,7 +1,7 @@
-"""Triton's generate extension: flat JSON in, an `Inference`; an `InferenceResponse` out, flat JSON or an event.
+"""Triton's generate extension: parses flat JSON into an `Inference`; renders an `InferenceResponse` as flat JSON.
 
-There is no list of fields: a member that is an input of the model becomes that tensor, any other a parameter, in the
-order they are written. Follows Triton 2.73, section "Generate Extension"; knows no model.
+There is no fixed list of fields: a member named like an input of the model becomes that tensor, any other a parameter,
+in the order of the body. Follows Triton 2.73, section "Generate Extension"; knows no model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARAMETERS = "parameters"
 
 
 class Members(list[tuple[str, Any]]):
-    """A JSON object as it was written: order and repetitions kept."""
+    """A JSON object with the order and repetitions of its members kept."""
 
     @property
     def firsts(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Members(list[tuple[str, Any]]):
 
 
 def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
-    """The inference that a body asks of the model `spec`. Raises InvalidRequest."""
+    """Parse a body for the model `spec`. Raises InvalidRequest."""
     check_json_size(len(body))
     members = _parse(body)
     inference, firsts = Inference(id=_id(members), parameters={}, inputs={}), members.firsts
@@ -61,7 +61,7 @@ def _parse(body: memoryview) -> Members:
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
     except UnicodeDecodeError as error:
         raise MalformedBody(f"failed to parse the request JSON buffer: not UTF-8 (byte {error.start})") from None
-    except ValueError:  # of more digits than Python reads
+    except ValueError:  # more digits than Python reads
         raise MalformedBody("failed to parse the request JSON buffer: a number is too long") from None
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
@@ -71,7 +71,7 @@ def _parse(body: memoryview) -> Members:
 
 
 def _float(text: str) -> float:
-    """A number that a double holds; JSON has no others."""
+    """A finite double. Raises InvalidRequest for any other number."""
     if not math.isfinite(number := float(text)):
         raise InvalidRequest(f"failed to parse the request JSON buffer: {text[:80]} is no number that a double holds")
     return number
@@ -108,7 +108,7 @@ def _map(inference: Inference, name: str, value: Any, spec: ModelSpec) -> None:
 
 
 def _is_nothing(value: Any, declared: TensorSpec) -> bool:
-    """An empty list, or an empty text for a list: it is not given."""
+    """Whether it counts as not given: an empty list, or an empty text for a list."""
     return (_is_list(value) and not value) or (value == "" and declared.dims == (VARIABLE,))
 
 
@@ -131,7 +131,7 @@ def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
 
 
 def _wide_enough(scalars: list[Any], declared: TensorSpec) -> str:
-    """The declared datatype, or INT64 where the model takes that, too, and a number needs it."""
+    """The declared datatype, or INT64 if a number needs it and the model also takes that."""
     wide = declared.datatype == "INT32" and "INT64" in declared.also
     return "INT64" if wide and any(type(each) is int and abs(each) >= 2**31 for each in scalars) else declared.datatype
 
@@ -141,7 +141,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _as_number(value: Any, declared: TensorSpec) -> Any:
-    """A number that is written as text, as vLLM's clients do."""
+    """The number in a text, as vLLM's clients send it; any other value unchanged."""
     if not isinstance(value, str) or declared.datatype in ("BYTES", "BOOL"):
         return value
     try:
@@ -152,7 +152,7 @@ def _as_number(value: Any, declared: TensorSpec) -> Any:
 
 
 def _shape(dims: list[int], count: int, name: str) -> tuple[int, ...]:
-    """The declared shape filled with `count` elements: the innermost variable dimension takes what is left."""
+    """The declared shape for `count` elements: the innermost variable dimension takes what is left, others are 1."""
     left, shape = count, list(dims)
     for size in (size for size in reversed(dims) if size != VARIABLE):
         if size <= 0 or left % size:
@@ -169,7 +169,7 @@ def _shape(dims: list[int], count: int, name: str) -> tuple[int, ...]:
 
 
 def response_body(response: InferenceResponse, id: str) -> bytes:
-    """The one object of a response. Raises InvalidRequest for a datatype that JSON cannot carry."""
+    """The JSON object of a response. Raises InvalidRequest for a datatype that JSON cannot carry."""
     fields: dict[str, Any] = {"id": id} if id else {}
     fields |= {"model_name": response.model_name, "model_version": response.model_version}
     body = msgspec.json.encode(fields)[:-1]
@@ -188,12 +188,12 @@ def _value(output: OutputTensor) -> bytes:
 
 
 def error_event(error: NbgenError) -> bytes:
-    """The response that is an error: the last event of its stream."""
+    """An error as the last event of a stream."""
     return sse.encode(msgspec.json.encode({"error": error.message}))
 
 
 def load_metrics(wanted: str, utilization: float, capacity: int) -> str | None:
-    """The value of ORCA's `endpoint-load-metrics` header in the format that is `wanted`: of the KV cache."""
+    """ORCA's `endpoint-load-metrics` header about the KV cache in the `wanted` format; None for an unknown one."""
     values = {"kv_cache_utilization": utilization, "max_token_capacity": capacity}
     match wanted:
         case "json":
@@ -206,7 +206,7 @@ def load_metrics(wanted: str, utilization: float, capacity: int) -> str | None:
 
 
 def not_one(responses: str) -> InvalidRequest:
-    """Why a request with several responses, or none, has no place at `generate`."""
+    """The refusal by `generate` of a request that has several responses, or none."""
     return InvalidRequest(
         f"generate expects model to produce exactly 1 response, use generate stream for model that generates various "
         f"number of responses (this one gave {responses})"

@@ -1,7 +1,7 @@
-"""The names under which Triton's language models take their options: vLLM's and TensorRT-LLM's spellings of each.
+"""The names of options of Triton's language models: vLLM's and TensorRT-LLM's spellings of each.
 
-One table says what is taken, as tensor, as parameter or inside `sampling_parameters`. Unknown names are ignored, as
-both back ends do; known ones that this server does not serve are refused. Knows no model, no wire and no meanings
+One table lists the options, which come as tensors, as parameters or inside `sampling_parameters`. Unknown names are
+ignored, as both back ends do; known but unsupported ones are refused. Knows no model, no wire and no meanings
 (`triton_sampling`).
 """
 
@@ -86,7 +86,7 @@ OPTIONS = (
     Option("structured_outputs", "BYTES", ("guided_decoding",)),
     *(Option(name, "BYTES", (), LIST if name == "guided_choice" else SCALAR) for name in structured_output.GUIDED),
 )
-#: Options of either back end that are not here, with the values that ask for nothing.
+#: Options of either back end that are not supported, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt_logprobs": (None,),
     "truncate_prompt_tokens": (None,),
@@ -98,7 +98,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "embedding_bias_weights": (None, "", []),
     "lora_task_id": (None,),
 }
-#: The engine's names, where they are others.
+#: The engine's names that differ from the canonical ones.
 NAMES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
@@ -110,12 +110,12 @@ NAMES = {
     "stop_ids": "stop_words_list",
 }
 CANONICAL = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
-#: Datatypes that a client may send instead.
+#: Datatypes that are accepted instead of an option's own.
 _ALSO = {"INT32": ("INT64", "UINT32", "UINT64"), "UINT64": ("INT64", "INT32", "UINT32"), "FP32": ("FP64",)}
 
 
 def specs(*, shown: bool) -> tuple[TensorSpec, ...]:
-    """The options as inputs: those of the metadata, or those that are taken beside them."""
+    """The options as input tensors: those in the metadata (`shown`), or those that are accepted besides."""
     return tuple(
         TensorSpec(
             name=name, datatype=option.datatype, dims=option.dims, optional=True, also=_ALSO.get(option.datatype, ())
@@ -135,14 +135,14 @@ class Given(NamedTuple):
 
 
 class Options(dict[str, Any]):
-    """Every known option of a request by its canonical name; `written` has the names that the request has for them."""
+    """The known options of a request by canonical name; `written` has the names that the request uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written: dict[str, str] = {}
 
     def take(self, source: Iterable[Given]) -> None:
-        """These win over what came before. Raises InvalidRequest where two of them are one option."""
+        """Add options, overriding earlier sources. Raises InvalidRequest if two names of an option disagree."""
         found: dict[str, Given] = {}
         for given in source:
             other = found.setdefault(given.option.name, given)
@@ -152,7 +152,7 @@ class Options(dict[str, Any]):
             self[name], self.written[name] = given.value, given.name
 
     def in_its_words(self, error: InvalidRequest) -> InvalidRequest:
-        """A refusal by the engine's names, in those of the request."""
+        """The refusal with the engine's names replaced by those in the request."""
         return renamed(error, self.written | {own: self.written.get(name, name) for own, name in NAMES.items()})
 
 
@@ -167,7 +167,7 @@ def gather(parameters: Mapping[str, Any], tensors: Mapping[str, list[Any]]) -> O
 
 
 def _named(source: Mapping[str, Any]) -> Iterator[Given]:
-    """Known options of a mapping, cast to their types; `null` is not given, nor is an empty list."""
+    """Known options of a mapping, cast to their types; null and empty lists are skipped."""
     for name, value in source.items():
         plain = name.removeprefix(PREFIX)
         if plain in UNSUPPORTED and value not in UNSUPPORTED[plain]:
@@ -176,7 +176,7 @@ def _named(source: Mapping[str, Any]) -> Iterator[Given]:
         if option is None or value is None or plain == "sampling_parameters":
             continue
         cast = _cast(name, value, option)
-        if cast != [] and (plain, cast) != ("stop", [False]):  # which would cancel no other request
+        if cast != [] and (plain, cast) != ("stop", [False]):  # stop=[false] cancels no other request
             yield Given(name, option, cast)
 
 
@@ -230,7 +230,7 @@ _WORDS = {
 
 
 def as_number(value: Any) -> Any:
-    """A number that may be written as text, as vLLM's clients do. Raises ValueError for what only Python reads."""
+    """The value, which may be a number as text, as vLLM's clients send. Raises ValueError for Python-only syntax."""
     if isinstance(value, str) and ("_" in value or not value.isascii()):
         raise ValueError
     return value

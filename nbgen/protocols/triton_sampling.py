@@ -1,6 +1,6 @@
-"""What the options of Triton's language models ask of the engine. Knows neither their other names nor how they come.
+"""Translates the options of Triton's language models into the engine's. Knows only their canonical names.
 
-See `triton_options` for these.
+`triton_options` knows the other names, and where the options come from.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists, checked_words
 
 MAX_WORD_TOKENS = 4096
-#: Beyond this, Triton's priorities are all the same here.
+#: Triton's priorities from here on are all equal here.
 LOWEST_PRIORITY = 2**31
 DEFAULT_MAX_TOKENS = 16
 
@@ -38,7 +38,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def sampling_params(options: Options, *, new_tokens: bool = True) -> SamplingParams:
-    """The options as the engine knows them; without `new_tokens` the prompt alone is computed."""
+    """The options as the engine's sampling parameters; without `new_tokens` only the prompt is computed."""
     try:
         return SamplingParams.parse(_fields(options, new_tokens))
     except InvalidRequest as error:
@@ -61,7 +61,7 @@ def _fields(options: Mapping[str, Any], new_tokens: bool) -> dict[str, Any]:
         )
         if name in options
     }
-    # A limit beyond every context is as good as the largest.
+    # A limit beyond every context is cut to the largest that is accepted.
     fields["max_new_tokens"] = min(options.get("max_tokens", DEFAULT_MAX_TOKENS), 2**31) if new_tokens else 0
     fields["min_new_tokens"] = options.get("min_tokens", 0) if new_tokens else 0
     fields["top_p"] = _off(options.get("top_p"), (0.0,), 1.0)
@@ -78,13 +78,13 @@ def _fields(options: Mapping[str, Any], new_tokens: bool) -> dict[str, Any]:
 
 
 def logit_processor(options: Mapping[str, Any]) -> str | None:
-    """What keeps the answer within the allowed tokens, if there are such."""
+    """A logit processor for `allowed_token_ids`, if given."""
     ids = options.get("allowed_token_ids")
     return None if ids is None else allowed_tokens(ids)
 
 
 def word_lists(options: Mapping[str, Any]) -> WordLists | None:
-    """The words that must not come, or of several tokens end the answer. Raises InvalidRequest."""
+    """The forbidden words, and the stop words of several tokens. Raises InvalidRequest."""
     lists = WordLists(
         bad=checked_words(_listed(options.get("bad_words"))),
         bad_ids=_word_list(options, "bad_words_list"),
@@ -94,7 +94,7 @@ def word_lists(options: Mapping[str, Any]) -> WordLists | None:
 
 
 def adapter(options: Mapping[str, Any]) -> str:
-    """The LoRA adapter's name; "" is the base model. Whether there is one of this name is known later."""
+    """The LoRA adapter's name; "" is the base model. Whether it exists is checked later."""
     name = options.get("lora_name", "")
     if not isinstance(name, str):
         raise InvalidRequest(f"lora_name must be the name of an adapter, got {str(name)[:80]}")
@@ -102,7 +102,7 @@ def adapter(options: Mapping[str, Any]) -> str:
 
 
 def priority(value: Any) -> int:
-    """The engine's priority, the higher the sooner, for Triton's: 1 is the highest, 0 the default, which comes last."""
+    """The engine's priority (higher is sooner) for Triton's, where 1 is the highest and 0, the default, the lowest."""
     if value is None:
         return 0
     if not is_integer(value, 0):
@@ -123,7 +123,7 @@ def _stop_ids(options: Mapping[str, Any]) -> list[int]:
 
 
 def _word_list(options: Mapping[str, Any], name: str) -> list[list[int]]:
-    """The token ids of each word of TensorRT-LLM's `[2, n]` lists: the ids of all, and where each ends, up to -1."""
+    """The token ids of each word in TensorRT-LLM's `[2, n]` lists: all ids, then where each word ends, up to -1."""
     encoded = options.get(name, [])
     half = len(encoded) // 2
     ends = list(takewhile(lambda end: end >= 0, encoded[half:]))

@@ -1,4 +1,4 @@
-"""For how long nobody has asked anything. Knows the clock, and not what is asked."""
+"""How long an engine has been idle. Knows the clock, and not what is asked of the engine."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""SGLang's routes that load LoRA adapters and let them go, while requests are served. Does not know what is loaded."""
+"""SGLang's routes that load and unload LoRA adapters while requests are served. Does not know what is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nbgen.server.sglang_handlers import SglangHandler
 
 
 class AdapterHandler(SglangHandler, ModelNeededHandler):
-    """Answers with what is loaded then. Loads the model first if need be, whose layers decide what fits."""
+    """Answers with the adapters that are then loaded. Loads the model first if need be: its layers decide what fits."""
 
     async def post(self) -> None:
         error = None

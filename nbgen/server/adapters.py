@@ -1,7 +1,7 @@
-"""Which adapters are served, model by model, and what to tell an engine process of them.
+"""Which adapters are served for each model, and the commands that load them into an engine process.
 
-The engine forgets with its process; this does not. A name that was unloaded is remembered with its folder, and loaded
-again by the first request that asks for it. Knows nothing of HTTP.
+An engine process's adapters end with it; these records stay. An unloaded adapter's name and folder are kept, and the
+first request that asks for it loads it again. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ModelAdapters:
 
     folders: dict[str, str] = field(default_factory=dict)
     loaded: set[str] = field(default_factory=set)
-    #: Of the files in the folder of each that was loaded, as its engine has read them.
+    #: By name, the stamp of the adapter's files when its engine loaded it.
     stamps: dict[str, Stamp] = field(default_factory=dict)
 
 
@@ -48,7 +48,7 @@ class Adapters:
 
     @property
     def loaded(self) -> dict[str, str]:
-        """Names and folders of those that the present model's engine has, or will have once it runs."""
+        """Names and folders of the adapters that the present model's engine has, or will have once it runs."""
         return {name: folder for name, folder in self._present.folders.items() if name in self._present.loaded}
 
     @property
@@ -60,7 +60,7 @@ class Adapters:
         self._model = model
 
     def named(self, name: str) -> str | None:
-        """The adapter that a model's name means: the adapter's own, or after the base model's and a colon."""
+        """The adapter that a request's `model` names, as "adapter" or as "base:adapter"; None if it names none."""
         known = self._present.folders
         return next((part for part in (name, name.partition(":")[2]) if part in known), None)
 
@@ -81,24 +81,24 @@ class Adapters:
         known = self._present
         if (folder := known.folders.get(name)) is None:
             return ""
-        stamp = known.stamps.get(name) if name in known.loaded else None  # or else it is loaded as it is now
+        stamp = known.stamps.get(name) if name in known.loaded else None  # else its present files count
         return model_identity.with_adapter(model, folder, model_files.stamp(folder) if stamp is None else stamp)
 
     # --- what the engine is told
 
     def at_start(self) -> Iterator[AdapterCommand]:
-        """What makes a fresh engine have the loaded ones."""
+        """The commands by which a fresh engine loads the loaded adapters."""
         for name in sorted(self._present.loaded):
             yield self._load(name)
 
     def for_request(self, name: str) -> Iterator[AdapterCommand]:
-        """What must come before a request that asks for `name`: nothing, or its loading."""
+        """The commands to send before a request that asks for `name`: its load, or none."""
         if name and name not in self._present.loaded:
             self._present.loaded.add(name)
             yield self._load(name)
 
     def load(self, name: str, folder: str) -> LoadAdapter:
-        """The command that loads a new one. Raises InvalidRequest. `heard` says when it is done."""
+        """The command that loads a new adapter. Raises InvalidRequest. `done` waits for its answer."""
         if name == self._model:
             raise InvalidRequest(f"{name!r:.200} is the model's own name: give the adapter another", field="lora_name")
         if name in self._present.loaded:
@@ -106,7 +106,7 @@ class Adapters:
         return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=folder)
 
     def unload(self, name: str) -> UnloadAdapter:
-        """The command that lets one go; requests that come later load it again. Raises InvalidRequest."""
+        """The command that unloads an adapter; later requests load it again. Raises InvalidRequest."""
         if name not in self._present.loaded:
             raise InvalidRequest(f"the adapter {name!r} does not exist, so it cannot be unloaded", field="lora_name")
         self._present.loaded.discard(name)
@@ -115,14 +115,14 @@ class Adapters:
     # --- what the engine answers
 
     async def done(self, command: AdapterCommand) -> None:
-        """Return once the engine has done the command, which was just sent. Raises what kept it from that."""
+        """Return once the engine has done the command, which was just sent. Raises the error that prevented it."""
         self._pending[command.rid] = PendingCommand(command, self._present)
         state = await self._replies.ask(command.rid)
         if state.error is not None:
             raise from_status(state.status, state.error)
 
     def heard(self, state: AdapterState) -> None:
-        """The engine has answered. One that could not be loaded is not there."""
+        """Take in an answer of the engine. An adapter that could not be loaded no longer counts as loaded."""
         pending = self._pending.pop(state.rid, None)
         if pending is None:
             if state.error is not None:
@@ -135,7 +135,7 @@ class Adapters:
         self._replies.answer(state.rid, state)
 
     def lost(self) -> None:
-        """The engine has ended: nothing more is answered."""
+        """The engine has ended: fail all pending commands."""
         self._pending.clear()
         self._replies.lost(EngineStopped("the engine stopped"))
 

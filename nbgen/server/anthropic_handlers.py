@@ -1,4 +1,4 @@
-"""Anthropic's routes: messages made, their tokens counted."""
+"""Anthropic's routes: generate messages, and count their tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbgen.server.runs import Run
 
 
 class AnthropicHandler(OpenaiHandler):
-    """Errors in Anthropic's shape, with the name of the call where its clients look for that."""
+    """Errors in Anthropic's shape, and the request id in the header where its clients look for it."""
 
     def set_default_headers(self) -> None:
         super().set_default_headers()

@@ -1,4 +1,4 @@
-"""The extension: its options, its routes, and the life of the engine beside the server's own.
+"""The Jupyter extension: its options and routes, and how the engine starts and stops with the server.
 
 `jupyter nbgen` runs it alone; inside Jupyter it is loaded with every server. Imports no torch.
 """
@@ -48,9 +48,9 @@ from nbgen.server.runtime_file import RuntimeFile
 from nbgen.server.standalone import StandaloneServerApp
 from nbgen.server.tensor_engine import TensorEngine
 
-#: For what runs when the server stops. Jupyter, and a program that started the server, have other things to end.
+#: For running requests when the server stops. Jupyter, or a program that started the server, has more to end.
 DRAIN_SECONDS, DRAIN_SECONDS_ALONE = 4.0, 30.0
-#: After that, until all is killed that is left.
+#: Seconds after that until everything left is killed.
 END_SECONDS = 4.0
 SWEEP_MS = 15_000
 
@@ -148,7 +148,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
 
     @property
     def ready(self) -> bool:
-        """Whether the language model takes requests, if it is in service. Modules tell of themselves."""
+        """Whether the language model takes requests or is out of service. Modules report their own readiness."""
         model = self.models.language_model
         return not self.engine.closed and (model.unloaded or model.state == "READY")
 
@@ -160,7 +160,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
 
     @classmethod
     def make_serverapp(cls, **kwargs: Any) -> ServerApp:
-        """The server, which reads the command line: Jupyter tells it of the extension's aliases only."""
+        """The server, which parses the command line. Jupyter gives it the extension's aliases, but not its flags."""
         server = super().make_serverapp(**kwargs)
         server.flags.update(cls.flags)
         return server
@@ -179,10 +179,10 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
 
     @contextlib.contextmanager
     def _off_if_wrong(self) -> Iterator[None]:
-        """A wrong option ends a server of its own; inside Jupyter it turns nbgen off and nothing else."""
+        """On a wrong option, end a server that stands alone; inside Jupyter, turn off nbgen and nothing else."""
         try:
             yield
-        except (TraitError, ValueError, SystemExit) as error:  # ValueError: of one that is given twice
+        except (TraitError, ValueError, SystemExit) as error:  # ValueError: an option is given twice
             if self.stands_alone:
                 raise error if isinstance(error, SystemExit) else TraitError(str(error)) from None
             self._off = True
@@ -226,7 +226,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             self.serverapp.answer_unknown_paths(SglangNotFoundHandler)
 
     def _own_repository(self) -> Path:
-        """The configured folder of modules, or one of this server's own that nobody else can write."""
+        """The configured folder of modules, or a private one that nobody else can write."""
         if self.model_repository:
             return Path(self.model_repository).expanduser().resolve()
         self._private = PrivateRepository()
@@ -249,7 +249,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         self._idle_unload.start()
         if self.stands_alone:
             gc.collect()
-            gc.freeze()  # what the start has made stays: to look through it again would hold every stream up
+            gc.freeze()  # objects made so far live on: scanning them again would stall every stream
         atexit.register(self._at_exit)
         if self.stop_on_eof:
             threading.Thread(target=self._stop_at_end_of_input, daemon=True).start()
@@ -259,7 +259,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             self._loading = asyncio.gather(self._load(), self.models.load_modules(self.log))
 
     async def stop_extension(self) -> None:
-        """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
+        """End the engine and remove all files. Never raises, since Jupyter would then not stop at all."""
         if self._off:
             return
         seconds = DRAIN_SECONDS_ALONE if self.stands_alone and not self.stop_on_eof else DRAIN_SECONDS
@@ -282,12 +282,12 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             self.tensor_engine.kill()
 
     def hurry(self) -> None:
-        """Stop without waiting for what runs."""
+        """Stop without waiting for running requests."""
         self.engine.hurry()
         self.tensor_engine.kill()
 
     async def _start_grpc(self, port: int) -> None:
-        """Without it HTTP works on; the log says why it is off."""
+        """Start the gRPC port. If that fails, HTTP works on, and the log says why gRPC is off."""
         server, identity = self._server, self._server.identity_provider
         if server.sock and not identity.auth_enabled:
             self.log.error("gRPC is off: without a token everybody could ask its port, where HTTP has a Unix socket")
@@ -298,7 +298,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             self.log.error("gRPC is off: %s. Install it with: pip install 'nbgen[grpc]'", error)
             return
         secrets = [self.key, getattr(identity, "token", "")] if identity.auth_enabled else []
-        if type(server.authorizer) is not AllowAllAuthorizer:  # which decides by HTTP's requests
+        if type(server.authorizer) is not AllowAllAuthorizer:  # a custom one decides on HTTP requests
             secrets = [self.key]
             self.log.info("gRPC admits nbgen's key alone: the server's token is its authorizer's to judge, over HTTP")
         grpc_server = GrpcServer(self, secrets, self.log)
@@ -314,14 +314,14 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             await self.engine.load()
         except NbgenError as error:
             self.log.error("The model was not loaded: %s", error.message)
-        except Exception as fault:  # or else it would be starting for ever
+        except Exception as fault:  # otherwise the engine would be "starting" for ever
             self.engine.abandon(fault)
 
     def _announce(self) -> None:
-        """Tell kernels where this server is: a file with the key, and a variable without."""
+        """Tell kernels where this server is: by a file with the key, and by an environment variable without it."""
         self._file = RuntimeFile.of(self._server, self.key, self.server_id)
         if not self._file.announce(PREFIX):
-            named = os.environ["NBGEN_URL"].partition("?")[0]  # where a token may stand
+            named = os.environ["NBGEN_URL"].partition("?")[0]  # the query may hold a token
             self.log.info("Kernels ask the nbgen server that NBGEN_URL names: %s", named)
         try:
             self._file.write(Path(self._server.runtime_dir))

@@ -1,4 +1,4 @@
-"""An engine that runs elsewhere, in the process of whoever owns its model: connected to, never started."""
+"""Connects to an engine that runs elsewhere, in the process that owns its model. Starts none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logging import Logger
 
 from nbgen.server.engine_channel import EngineChannel
 
-#: After this an engine that does not end is given up.
+#: An engine that has not closed its end after this time is given up.
 CLOSE_SECONDS = 5.0
 
 
@@ -27,7 +27,7 @@ class AttachedEngine(EngineChannel):
         return None
 
     def close(self) -> None:
-        """Ask the engine to give back what it took; it closes its end then."""
+        """Ask the engine to free what it took; it then closes its end."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write_eof()
         asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._writer.close)
@@ -44,7 +44,7 @@ class AttachedEngine(EngineChannel):
 
 
 class Attachment:
-    """Where `EngineClient` takes its engines from, in the place of a standby process."""
+    """Gives `EngineClient` connections to such an engine; has the methods of `Standby`, which gives it processes."""
 
     def __init__(self, path: str, log: Logger) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Who may ask: the base of every handler, which denies unless Jupyter or nbgen's own key vouches for the caller.
+"""Authentication: the base of every handler, which admits a caller by Jupyter's checks or nbgen's own key only.
 
 Jupyter's tokens and cookies keep Jupyter's checks (Host, Origin, XSRF, authorizer). The key, made anew at each
 start, opens these routes and nothing else of Jupyter's. Knows no route and no dialect.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
-#: What pages may read of an answer's headers beside those that a browser shows them anyway.
+#: Response headers that web pages may read, besides those that a browser always shows them (CORS).
 EXPOSED = "Inference-Header-Content-Length, Endpoint-Load-Metrics, Retry-After, X-Request-Id, Request-Id"
 
 _HEADER_NAMES = re.compile(r"[\w-]+(?: *, *[\w-]+)*", re.ASCII)
@@ -33,14 +33,14 @@ class AuthenticatedHandler(APIHandler):
     """Denies by default, for every method, before anything of the body is read."""
 
     auth_resource = "nbgen"
-    #: What Jupyter's authorizer is asked about by method.
+    #: The action that Jupyter's authorizer is asked about, by HTTP method.
     actions: ClassVar[Mapping[str, str]] = HTTP_METHOD_TO_AUTH_ACTION
-    #: Whether it says how the server is and nothing else, so that its owner may open it to all.
+    #: Whether the route tells only the server's health, so that the owner may open it to callers without a token.
     tells_health: ClassVar[bool] = False
     SUPPORTED_METHODS: Any = tuple(method.upper() for method in METHODS)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Leave every method's decision to `admit`: Jupyter's own machinery knows nothing of the key."""
+        """Turn off Jupyter's own check of each method, which knows nothing of the key: `admit` decides."""
         super().__init_subclass__(**kwargs)
         for name in METHODS:
             if name in vars(cls):
@@ -51,19 +51,19 @@ class AuthenticatedHandler(APIHandler):
 
     @property
     def app(self) -> NbgenApp:
-        """The extension, which has the server's models and whatever else its routes share."""
+        """The extension, which holds the server's models and all else that the routes share."""
         found: NbgenApp = self.settings["nbgen"]
         return found
 
     async def admit(self) -> None:
-        """Return if the caller may do this; raise what they are told otherwise."""
-        if not self.check_host():  # Jupyter would say no more than that it is forbidden
+        """Return if the caller may do this; otherwise raise the error that they are told."""
+        if not self.check_host():  # Jupyter's own answer is a bare "forbidden"
             self.current_user = self._jupyter_current_user = None
             raise Forbidden(
                 f"this server does not answer to the Host {self.request.host[:80]!r}: ask it as localhost, or have its "
                 "owner set ServerApp.local_hostnames or ServerApp.allow_remote_access"
             )
-        if len(tokens := set(self.request.headers.get_list("Authorization"))) == 1:  # SGLang's router shows it twice
+        if len(tokens := set(self.request.headers.get_list("Authorization"))) == 1:  # SGLang's router sends it twice
             self.request.headers["Authorization"] = tokens.pop()
         if (shown := self.request.headers.get("X-Api-Key")) and not self._shows_token():
             self.request.headers["Authorization"] = f"Bearer {shown}"  # as Anthropic's clients show a token
@@ -82,35 +82,35 @@ class AuthenticatedHandler(APIHandler):
                 "send `Authorization: Bearer <token>`, or `x-api-key`, with the server's token or nbgen's key"
             )
         action = self.actions[self.request.method or ""]
-        if action == "write" and self.request.method == "GET":  # of which Jupyter checks nothing
+        if action == "write" and self.request.method == "GET":  # Jupyter checks no XSRF for GET
             self.check_xsrf_cookie()
         if not await _settled(self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)):
             raise Forbidden(f"you may not {action} on nbgen")
 
     def set_cors_headers(self) -> None:
-        """What Jupyter tells the browser of an allowed page, and which headers that page may read."""
+        """Set Jupyter's CORS headers and, for an allowed origin, the response headers that its pages may read."""
         if not hasattr(self, "_jupyter_current_user"):
-            return  # refused before it was asked who this is, on which Jupyter's answer depends
+            return  # refused before the caller was identified, on which Jupyter's headers depend
         super().set_cors_headers()
         if not self._headers.get("Access-Control-Allow-Origin"):
-            self.clear_header("Access-Control-Allow-Origin")  # which Jupyter sets without an Origin too, to nothing
+            self.clear_header("Access-Control-Allow-Origin")  # without an Origin Jupyter sets it to an empty value
         else:
             self.set_header("Access-Control-Expose-Headers", EXPOSED)
 
     @allow_unauthenticated
     def options(self, *args: str, **kwargs: str) -> None:
-        """As Jupyter; a page that may ask may send whatever headers it names."""
+        """As Jupyter; an allowed page may also send any headers that its preflight names."""
         super().options(*args, **kwargs)
         asked = self.request.headers.get("Access-Control-Request-Headers", "")
         if _HEADER_NAMES.fullmatch(asked) and "Access-Control-Allow-Headers" not in self.settings.get("headers", {}):
             self.set_header("Access-Control-Allow-Headers", asked)
 
     def check_xsrf_cookie(self) -> None:
-        """Jupyter's check where a cookie vouches for the caller.
+        """Apply Jupyter's check to callers who are authenticated by a cookie.
 
-        An unknown caller is refused later, in plainer words, and so is who shows a wrong token, which no foreign page
-        can have a browser send. Without authentication a cookie vouches for nothing; a foreign page is told by its
-        Origin, or by Sec-Fetch-Site where it shows an address as a picture, and cannot send JSON without a preflight.
+        An unknown caller is refused later, in plainer words. So is one with a wrong token: no foreign page can make a
+        browser send a token. Without authentication a cookie proves nothing: a foreign page is known by its Origin, or
+        by Sec-Fetch-Site if it loads a URL as an image, and it cannot send JSON without a preflight.
         """
         if self._has_key or getattr(self, "_jupyter_current_user", None) is None:
             return
@@ -123,11 +123,11 @@ class AuthenticatedHandler(APIHandler):
             super().check_xsrf_cookie()
 
     def skip_check_origin(self) -> bool:
-        """The key is never sent by a browser on its own."""
+        """Skip the check for the key, which no browser sends on its own."""
         return self._has_key or super().skip_check_origin()
 
     def set_secure_cookie(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing for who shows a token: it opens this one call, and Jupyter's login would outlive it."""
+        """Set no cookie for a caller with a token: it admits this one call, and Jupyter's login would outlive it."""
         if not self._shows_token() and not self.get_query_argument("token", ""):
             super().set_secure_cookie(*args, **kwargs)
 
@@ -137,11 +137,11 @@ class AuthenticatedHandler(APIHandler):
         return self._has_key or super().token_authenticated
 
     def _shows_token(self) -> bool:
-        """Whether the Authorization header is of the kind that Jupyter reads, right or wrong."""
+        """Whether the Authorization header has the form that Jupyter reads, be the token right or wrong."""
         return _BEARER.fullmatch(self.request.headers.get("Authorization", "").strip()) is not None
 
     async def _only_a_cookie_knows(self) -> bool:
-        """Whether a login cookie vouches for a caller whose token is wrong."""
+        """Whether a caller with a wrong token is authenticated by a login cookie only."""
         if not self._shows_token() or self.token_authenticated or not self.identity_provider.auth_enabled:
             return False
         return await _settled(self.identity_provider.get_user_cookie(self)) is not None
@@ -159,5 +159,5 @@ def bearer(authorization: str) -> str:
 
 
 async def _settled(value: Any) -> Any:
-    """What Jupyter's own classes return at once, and others may have to wait for."""
+    """The value itself: Jupyter's own classes return it at once, and other classes may return an awaitable."""
     return await value if isinstance(value, Awaitable) else value

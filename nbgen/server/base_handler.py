@@ -40,15 +40,15 @@ from nbgen.server.sending import all_taken, framed, send, taken
 
 SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
-#: Of a route whose prompts may be embeddings, or have images.
+#: Limit of a route whose prompts may be embeddings, or have images.
 MEDIA_BODY = 64 * 2**20
-#: Of a refused body: read and dropped before the answer.
+#: The most of a refused body that is read and dropped before the answer.
 DISCARDED_BYTES = 2**31
-#: Of a body's length.
+#: Most digits of a Content-Length.
 MAX_DIGITS = 20
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
-#: What a route does for one of HTTP's methods, with the parts of the path.
+#: A handler's function for one HTTP method; its arguments are the groups of the path.
 Method = Callable[..., Awaitable[None]]
 
 RETRY_AFTER = "5"
@@ -56,7 +56,7 @@ RETRY_AFTER = "5"
 
 @web.stream_request_body
 class NbgenHandler(AuthenticatedHandler):
-    """Reads a body only from those who may send one, and answers every fault in one place."""
+    """Reads a body only from admitted callers, and answers every error in one place."""
 
     body_limit = SMALL_BODY
     error_body: Callable[[NbgenError], bytes] = staticmethod(native.error_body)
@@ -80,17 +80,17 @@ class NbgenHandler(AuthenticatedHandler):
 
     @property
     def body(self) -> bytes:
-        """All that was sent."""
+        """The whole body."""
         return bytes(self._body)
 
     async def parsed(self, parse: Callable[[bytes], T]) -> T:
-        """What `parse` makes of the body, which is then let go; others are served while it reads a large one."""
+        """Parse the body, and free it. A large one is parsed off the event loop."""
         body, self._body = self.body, bytearray()
         return await off_loop(len(body) + self.read_besides, parse, body)
 
     @property
     def read_besides(self) -> int:
-        """Bytes that may be read to parse even a short body."""
+        """Bytes of other data that `parse` may read, however short the body."""
         return 0
 
     # --- the request
@@ -101,13 +101,13 @@ class NbgenHandler(AuthenticatedHandler):
             keep_alive(connection.stream.socket, self.app.reader_seconds)
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
         length = self._body_length()
-        connection.set_body_timeout(  # a second more for each of its megabytes
+        connection.set_body_timeout(  # one second more per megabyte
             BODY_SECONDS + (length if 0 <= length < self.body_limit else self.body_limit) / 2**20
         )
         try:
             await self.admit()
             self._check_body()
-            if self._body_length() < 0:  # what is too much comes to light while it is read
+            if self._body_length() < 0:  # a chunked body's size is checked while it is read
                 connection.set_max_body_size(DISCARDED_BYTES)
         except (NbgenError, web.HTTPError) as error:
             self._refuse(error)
@@ -129,7 +129,7 @@ class NbgenHandler(AuthenticatedHandler):
             self._refuse_after_body(self.too_large(f"more than {self.body_limit}"))
 
     def too_large(self, size: str) -> NbgenError:
-        """Why a body of so many bytes is refused."""
+        """The error for a body of `size` bytes."""
         return BodyTooLarge(f"the body has {size} bytes; at most {self.body_limit}")
 
     def on_connection_close(self) -> None:
@@ -160,14 +160,14 @@ class NbgenHandler(AuthenticatedHandler):
             raise UnsupportedMedia(f"Content-Encoding {encoding[:80]} is not supported here: send the JSON as it is")
 
     def _body_length(self) -> int:
-        """Bytes announced; -1 for a body in chunks, which says no length."""
+        """The announced length in bytes; -1 for a chunked body, which announces none."""
         if "Transfer-Encoding" in self.request.headers:
             return -1
         digits = self.request.headers.get("Content-Length", "0")
         return int(digits) if _is_length(digits) and len(digits) <= MAX_DIGITS else DISCARDED_BYTES + 1
 
     def _refuse(self, error: NbgenError | web.HTTPError) -> None:
-        """Answer `error`: at once, or after a short body, since who is still sending may never read it."""
+        """Answer `error`. Read a short body first, since a client that is still sending may never read the answer."""
         self._unread = not 0 <= self._body_length() <= SMALL_BODY
         if self._unread:
             raise error
@@ -183,7 +183,7 @@ class NbgenHandler(AuthenticatedHandler):
     # --- answers
 
     async def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, and end it when the caller leaves, or has left while the body was read."""
+        """Do the work. Cancel it when the caller disconnects, or if they have while the body was read."""
         self._serving = asyncio.create_task(work)
         if self.reader.gone:
             self._serving.cancel()
@@ -202,15 +202,15 @@ class NbgenHandler(AuthenticatedHandler):
         await self.write_patiently(chunk)
 
     def write_at_once(self, render: Callable[[], bytes]) -> bool:
-        """Send the next part of an answer that has begun; whether it is on its way. If not, `catch_up` comes next."""
+        """Send the next part of a started answer without waiting. False if it is not written: await `catch_up` then."""
         if self._written is None or self.application.transforms:
             return False
-        if chunk := render():  # `write` and `flush` serve an answer's beginning, and transforms
+        if chunk := render():  # `write` and `flush` are needed for headers and transforms only
             self._send(chunk)
         return self._written.done() and self._written.exception() is None
 
     def _send(self, chunk: bytes) -> None:
-        """Directly, as far as the system takes it."""
+        """Write to the socket directly as much as the system takes, and the rest through Tornado."""
         connection: Any = self.request.connection
         chunked = self._headers.get("Transfer-Encoding") == "chunked"
         data = framed(chunk) if chunked else chunk
@@ -221,12 +221,12 @@ class NbgenHandler(AuthenticatedHandler):
             self._written = connection.stream.write(data[sent:])
 
     async def catch_up(self) -> None:
-        """Wait until all that was sent is on its way."""
+        """Wait until everything sent so far is written to the socket."""
         if self._written is not None:
             await self._taken(self._written)
 
     async def write_patiently(self, chunk: bytes) -> None:
-        """Send part of an answer, and wait until it is on its way."""
+        """Send part of an answer, and wait until it is written to the socket."""
         if self.request.version == "HTTP/1.0" and not self._headers_written:
             self._end_with_the_connection()
         self.write(chunk)
@@ -234,14 +234,14 @@ class NbgenHandler(AuthenticatedHandler):
         await self.catch_up()
 
     def _end_with_the_connection(self) -> None:
-        """Close it after the answer: where there are no chunks, nothing else tells where it ends."""
+        """Close the connection after the answer: without chunked encoding nothing else marks its end."""
         connection: Any = self.request.connection
         connection._disconnect_on_finish = True
-        self.request.headers.pop("Connection", None)  # or Tornado answers that it keeps it
+        self.request.headers.pop("Connection", None)  # or else Tornado answers that it keeps the connection
         self.set_header("Connection", "close")
 
     async def write_whole(self, body: bytes) -> None:
-        """Send an answer that may be large. The same holds for its reader."""
+        """Send a whole answer, which may be large. A reader who leaves or stalls is `gone`, as for `write_event`."""
         await self._taken(self.finish(body))
 
     async def _taken(self, written: asyncio.Future[None]) -> None:
@@ -258,7 +258,7 @@ class NbgenHandler(AuthenticatedHandler):
         self.reader.leave()
 
     def check_code(self, request: GenerateRequest) -> None:
-        """Raise Forbidden for a client's own code from somebody whom only a cookie vouches for."""
+        """Raise Forbidden for a client's own code if the caller is authenticated by a cookie only."""
         processor = request.logit_processor
         if processor is not None and may_be_code(processor) and not self.token_authenticated:
             raise Forbidden("custom_logit_processor is code: send the server's token with it, a cookie is not enough")
@@ -266,19 +266,19 @@ class NbgenHandler(AuthenticatedHandler):
     async def with_media(
         self, requests: Sequence[GenerateRequest], media: Sequence[list[Item]]
     ) -> list[GenerateRequest]:
-        """The requests with the media that came with them or are named there. Raises what is not allowed."""
+        """The requests with their media, whether sent or named by URL or path. Raises an error for forbidden media."""
         trusted = self.token_authenticated
         return await self.app.media.fill(requests, media, trusted=trusted, model=self.engine.model)
 
     def end_events(self) -> None:
-        """The stream is complete."""
+        """End a complete stream."""
         if not self._finished and not self.reader.gone:
             self.finish(set_content_type="text/event-stream; charset=utf-8")
 
     # --- errors
 
     def _log(self) -> None:
-        """One line for what may be asked again: it happens to everybody at once, and Jupyter would write ten."""
+        """Log a 503 in one line: it happens to all callers at once, and Jupyter would write ten lines for each."""
         if self.get_status() != 503:
             super()._log()
             return
@@ -307,7 +307,7 @@ class NbgenHandler(AuthenticatedHandler):
         self.finish(self.error_body(error))
 
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        """What went wrong, in words for the caller: never those of a foreign exception."""
+        """The error to show to the caller: never the message of a foreign exception."""
         if isinstance(error, NbgenError):
             return error
         if isinstance(error, web.HTTPError):

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nbgen.server.runs import Run
 
 KEEP_CHATS = 256
-#: Of all chats, the files in them as they came: base64. One of them that has so many takes no question any more.
+#: Limit of all chats together, with their files as base64. A single chat this large takes no more messages.
 KEEP_CHARACTERS = 128 * 2**20
-#: Of one, beyond which its oldest files are forgotten.
+#: Limit of one chat's turns with files, beyond which its oldest files are forgotten.
 KEEP_FILE_CHARACTERS = 64 * 2**20
 
 
 class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One message; `parent` is the place in the chat of the one before it. Answers name their run and its numbers.
+    """One message; `parent` is the index of the turn before it. An answer has its run's id and figures.
 
-    Calls are the answer's, and a tool's turn says which of them it is the result of.
+    `tool_calls` are an answer's; a tool's turn names by `tool_call_id` the call whose result it is.
     """
 
     parent: int | None
@@ -58,7 +58,7 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def size(self) -> int:
-        """Characters, those of files among them."""
+        """Number of characters, including files."""
         content = len(self.content) if isinstance(self.content, str) else sum(map(part_size, self.content))
         calls = sum(len(call.function.name) + len(call.function.arguments) for call in self.tool_calls or ())
         return content + len(self.reasoning) + calls
@@ -84,14 +84,14 @@ class Chat:
 
     def __init__(self) -> None:
         self.newest: Run | None = None
-        #: Characters, of answers that are being written as many as were told of.
+        #: Number of characters; of a running answer, those that `turns` has already counted.
         self.size = 0
         self._turns: list[Turn] = []
         self._children: dict[int | None, list[int]] = {}
         self._writing: dict[int, Run] = {}
 
     def add(self, messages: Sequence[Message], run: Run) -> None:
-        """An answer that begins, after the turns before it."""
+        """Add an answer that begins, and any of the `messages` before it that are new."""
         place: int | None = None
         for message in messages:
             place = self._find(place, message)
@@ -100,7 +100,7 @@ class Chat:
         self._forget_files()
 
     def turns(self) -> list[Turn]:
-        """All turns, answers as far as they have come."""
+        """All turns; a running answer has the text that has come so far."""
         for place, run in self._writing.items():
             self._fill(self._turns[place], run)
         return self._turns
@@ -112,7 +112,7 @@ class Chat:
             del self._writing[place]
 
     def messages(self) -> list[Message]:
-        """From the first turn to the newest answer, which counts once it has text or calls."""
+        """The messages from the first turn to the newest answer, which is left out while it has no text or calls."""
         turns, path = self.turns(), list[Message]()
         place: int | None = len(turns) - 1 if turns else None
         while place is not None:
@@ -166,7 +166,7 @@ class Chats:
         self._chats: dict[str, Chat] = {}
 
     def open(self, name: str) -> Chat:
-        """The chat of this name, as the one used last; a new one begins empty."""
+        """The chat of this name, marked as most recently used; a new one is empty."""
         chat = self._chats.pop(name, None) or Chat()
         self._chats[name] = chat
         self._forget()
@@ -177,7 +177,7 @@ class Chats:
         return self._chats.get(name)
 
     def check_room(self, name: str) -> None:
-        """Raise InvalidRequest for a chat that is full: what was said in it stays."""
+        """Raise InvalidRequest for a chat that is full. Its turns are kept."""
         chat = self.find(name)
         if chat is not None and chat.size >= KEEP_CHARACTERS:
             raise InvalidRequest(

@@ -18,13 +18,13 @@ from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream, SSLIOStream
 
-#: Between two requests, and for the headers of one.
+#: Limit between two requests on a connection, and for a request's headers to arrive.
 HEADER_SECONDS = 30.0
-#: For a request's body, where its handler allows no longer.
+#: Limit for a request's body to arrive, unless its handler allows more.
 BODY_SECONDS = 30.0
-#: Until the next try where the system gave no descriptor.
+#: Time until the next try after the system had no descriptor left.
 PAUSE_SECONDS = 1.0
-#: Between two warnings of the same.
+#: Least time between two equal warnings.
 WARNING_SECONDS = 60.0
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -64,19 +64,19 @@ class LimitedHTTPServer(HTTPServer):
             super().handle_stream(stream, address)
             return
         self._warning.give("There are %d connections: more are refused", self._max_connections)
-        if not isinstance(stream, SSLIOStream):  # there words would take a handshake
+        if not isinstance(stream, SSLIOStream):  # with TLS an answer would need a handshake first
             stream.write(_REFUSAL)
         stream.close()
 
 
 def descriptors() -> int:
-    """How many the process may have at a time."""
+    """How many descriptors the process may have open at a time."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class PatientSocket(socket.socket):
-    """Listens. Where the system has no descriptor for a caller, it looks away for a moment instead of asking again."""
+    """A listening socket. If the system has no descriptor for a connection, it pauses accepting for a moment."""
 
     def __init__(self, listening: socket.socket, warning: RareWarning) -> None:
         super().__init__(fileno=listening.detach())
@@ -104,7 +104,7 @@ class PatientSocket(socket.socket):
 
 
 class RareWarning:
-    """Tells the log of what callers may bring about at any rate, once in a while."""
+    """Logs warnings that callers can cause at any rate, at most one in WARNING_SECONDS."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log

@@ -1,6 +1,6 @@
-"""OpenAI's conversations: items that one response after the other begins with and adds to.
+"""OpenAI's conversations: lists of items, to which each response appends its input and output.
 
-Kept in memory, what was not used for longest forgotten first. Knows no HTTP.
+Kept in memory, the least recently used forgotten first. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from nbgen.server.runs import Run
 
 KEEP_CONVERSATIONS = 1024
-#: Of the items of all of them, as JSON. One of them that has so much takes no question any more.
+#: Limit of all conversations' items as JSON. A single conversation this large takes no more items.
 KEEP_BYTES = 64 * 2**20
-#: How responses end that are part of what was said.
+#: Status of responses whose items are added to their conversation.
 SAID = ("completed", "incomplete")
 
 
@@ -34,11 +34,11 @@ class Conversation:
         self.metadata = metadata
         self.items: tuple[Item, ...] = ()
         self.size = 0
-        #: Whether a response is being made that will be added.
+        #: Whether a response is being made whose items will be added.
         self.busy = False
 
     def append(self, items: Sequence[Item]) -> list[Item]:
-        """Append items; as they are kept, each with an id of its own."""
+        """Append items; returns them as kept, each with an id of its own."""
         added = with_own_ids(items, (item["id"] for item in self.items))
         self.items = (*self.items, *added)
         self.size += json_size(added)
@@ -70,7 +70,7 @@ class Conversations:
         return sum(each.size for each in self._kept.values())
 
     def create(self, metadata: Mapping[str, str], items: Sequence[Item]) -> Conversation:
-        """A new one that begins with these items."""
+        """A new conversation that begins with these items."""
         conversation = Conversation(metadata)
         self._kept[conversation.id] = conversation
         self._append(conversation, items)
@@ -87,13 +87,13 @@ class Conversations:
         self._pop(self.get(id))
 
     def add(self, id: str, items: Sequence[Item]) -> list[Item]:
-        """Append items to a conversation; as they are kept. Raises NotFound and InvalidRequest."""
+        """Append items to a conversation; returns them as kept. Raises NotFound and InvalidRequest."""
         conversation = self._free(id)
         _check_room(conversation, items, "items")
         return self._append(conversation, items)
 
     def remove(self, id: str, item_id: str) -> Conversation:
-        """Remove an item from its conversation, which is returned. Raises NotFound and InvalidRequest."""
+        """Remove an item; returns its conversation. Raises NotFound and InvalidRequest."""
         conversation, item = self._free(id), self.get(id).item(item_id)
         conversation.drop(item)
         self._items.remove(id, [item])
@@ -101,7 +101,7 @@ class Conversations:
         return conversation
 
     def claim(self, id: str, items: Sequence[Item], asked: Sequence[Item]) -> Conversation:
-        """The conversation, if it still has these items, nobody adds to it, and it has room for what is asked.
+        """The conversation, if it still has exactly these `items`, is not busy, and has room for the items `asked`.
 
         Raises NotFound and InvalidRequest.
         """
@@ -112,7 +112,7 @@ class Conversations:
         return conversation
 
     def follow(self, conversation: Conversation, response: Response, run: Run) -> None:
-        """Add what was asked and answered, with the response's end."""
+        """When the response ends, add its input and output to the conversation."""
         conversation.busy = True
         run.end_watchers.add(lambda: self._settle(conversation, response))
         self._settle(conversation, response)
@@ -142,7 +142,7 @@ class Conversations:
         return added
 
     def _used(self, conversation: Conversation) -> None:
-        """It was used last; forget what is too much."""
+        """Mark the conversation as used last; forget the oldest beyond the limits."""
         if self._kept.pop(conversation.id, None) is not None:
             self._kept[conversation.id] = conversation
         size = self.size

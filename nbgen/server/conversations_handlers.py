@@ -1,4 +1,4 @@
-"""OpenAI's conversations: made, labelled, deleted, and their items."""
+"""OpenAI's routes that create, label and delete conversations, and list, add and remove their items."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class KnowingHandler(OpenaiHandler, KeptHandler):
         return self.kept.conversations
 
     def tell(self, conversation: Conversation) -> None:
-        """Answer with it."""
+        """Answer with the conversation, without its items."""
         self.finish(conversation_body(conversation.id, conversation.created, conversation.metadata))
 
 
 class ConversationsHandler(KnowingHandler):
-    """Makes one, which may begin with items."""
+    """Creates a conversation, which may begin with items."""
 
     async def post(self) -> None:
         metadata, items = await self.parsed(partial(conversations.parse_create, memory=self.kept))
@@ -39,7 +39,7 @@ class ConversationsHandler(KnowingHandler):
 
 
 class ConversationHandler(KnowingHandler):
-    """One of them, without its items."""
+    """One conversation, without its items."""
 
     body_limit = SMALL_BODY
 
@@ -59,7 +59,7 @@ class ConversationHandler(KnowingHandler):
 
 
 class ItemsHandler(KnowingHandler):
-    """Its items, page by page, and more of them."""
+    """Lists a conversation's items page by page, and appends items."""
 
     async def get(self, id: str) -> None:
         page = parse_query(self.request.query_arguments, Page)
@@ -76,7 +76,7 @@ class ItemsHandler(KnowingHandler):
 
 
 class ItemHandler(KnowingHandler):
-    """One of its items."""
+    """One item of a conversation."""
 
     async def get(self, id: str, item_id: str) -> None:
         check_included(self.request.query_arguments)

@@ -1,4 +1,4 @@
-"""Requests on their way to a loaded engine: large ones in pieces, at the speed at which it reads.
+"""Sends requests to a loaded engine: large ones in pieces, as fast as the engine reads.
 
 Knows what the model takes besides text, and nothing of dialects or of how the engine lives.
 """
@@ -17,13 +17,13 @@ from nbgen.server.engine_channel import EngineChannel
 
 
 class Deliveries:
-    """Those that have begun and are not complete."""
+    """The requests whose pieces are still being sent."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Request, asyncio.Task[None]]] = {}
 
     def send(self, process: EngineChannel, request: Request) -> None:
-        """Have the request sent: at once, or after the pieces that go ahead of it."""
+        """Send the request at once, or in the background after its pieces."""
         pieces, rest = cut_request(request) if isinstance(request, GenerateRequest) else ([], request)
         if not pieces:
             process.send(rest)
@@ -31,7 +31,7 @@ class Deliveries:
         self._running[request.rid] = request, asyncio.create_task(self._deliver(process, pieces, rest))
 
     def cancel(self, process: EngineChannel | None, rid: str) -> Request | None:
-        """Stop a delivery, if there is one of this id, and have its pieces forgotten; the request, then."""
+        """Stop sending the request of this id, if it is being sent, and have the engine drop its pieces; return it."""
         if rid not in self._running:
             return None
         request, task = self._running.pop(rid)
@@ -41,7 +41,7 @@ class Deliveries:
         return request
 
     def lost(self) -> None:
-        """The engine is gone, and all that was on its way to it."""
+        """The engine is gone: stop sending."""
         for _, task in self._running.values():
             task.cancel()
         self._running.clear()
@@ -55,7 +55,7 @@ class Deliveries:
 
 
 def suited(request: Request, model: ModelInfo) -> Request:
-    """The request without what the model does not take, if that may be left out. Raises InvalidRequest if not."""
+    """The request without media that the model does not take. Raises InvalidRequest if they may not be left out."""
     if not isinstance(request, GenerateRequest):
         return request
     kept = [media for media in request.media if media.type in model.media]

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`, `/encode`, `/v1/classify` and `/v1/rerank`: vectors, classes and ranks of texts, in their words."""
+"""`/v1/embeddings`, `/encode`, `/v1/classify` and `/v1/rerank`: vectors, classes and ranks of texts in each dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EmbeddingRequest = EmbedRequest | GenerateRequest
 
 
 class EmbeddingHandler(ModelNeededHandler):
-    """Asks the engine for all vectors of a call at once; the first refusal answers the call. Whoever leaves ends it."""
+    """Asks the engine for all vectors of a call at once. The first refusal answers the call; a disconnect ends it."""
 
     async def answer(self, requests: Iterable[EmbeddingRequest], body: Callable[[list[EmbedOutput]], bytes]) -> None:
         """Answer with the body made of each request's vector, in order."""
@@ -38,7 +38,7 @@ class EmbeddingHandler(ModelNeededHandler):
                 task.cancel()
 
     async def model(self) -> ModelInfo:
-        """What is known of the model, which is started if need be: it says what to ask."""
+        """The model's properties, which decide what to ask it. Starts the engine if need be."""
         if (model := await started_model(self.engine)) is None:
             raise Unavailable("the model was stopped meanwhile")
         return model
@@ -63,7 +63,7 @@ def _vector(answer: Scored) -> EmbedOutput:
 
 
 class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
-    """OpenAI's. The model's name in it is not looked at: one model is served."""
+    """OpenAI's embeddings. The request's model name is ignored: one model is served."""
 
     names = {"prompt": "input", "input_ids": "input", "hidden_states": "pooling"}  # noqa: RUF012
 
@@ -73,7 +73,7 @@ class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
 
 
 class ClassesHandler(EmbeddingsHandler):
-    """SGLang's and vLLM's: of each text its most likely class."""
+    """SGLang's and vLLM's `/v1/classify`: the most likely class of each text."""
 
     async def post(self) -> None:
         await self.serve(self._classify(await self.parsed(embeddings.parse_classify)))
@@ -84,7 +84,7 @@ class ClassesHandler(EmbeddingsHandler):
 
 
 class EncodeHandler(SglangHandler, EmbeddingHandler):
-    """SGLang's."""
+    """SGLang's `/encode`: embeddings."""
 
     async def post(self) -> None:
         started, call = time.monotonic(), await self.parsed(embeddings.parse_encode)
@@ -98,7 +98,7 @@ class EncodeHandler(SglangHandler, EmbeddingHandler):
 
 
 class RerankHandler(OpenaiHandler, EmbeddingHandler):
-    """Documents by how well they answer a query: SGLang's."""
+    """SGLang's `/v1/rerank`: documents ordered by how well they answer a query."""
 
     names = rerank.NAMES
 
@@ -113,12 +113,12 @@ class RerankHandler(OpenaiHandler, EmbeddingHandler):
         await self.write_whole(await off_loop(size, self.ranked, ranking, outputs))
 
     def ranked(self, ranking: rerank.Ranking, outputs: list[Scored]) -> bytes:
-        """The answer."""
+        """The answer's body."""
         return rerank.sglang_body(ranking, outputs)
 
 
 class JinaRerankHandler(RerankHandler):
-    """… in the shape that vLLM has for Jina's and Cohere's clients."""
+    """Rerank in vLLM's shape, for Jina's and Cohere's clients."""
 
     def ranked(self, ranking: rerank.Ranking, outputs: list[Scored]) -> bytes:
         return rerank.jina_body(ranking, outputs, self.engine.config.model)

@@ -10,7 +10,7 @@ from logging import Logger
 from nbgen.frames import ToEngine, encode_frame
 from nbgen.server.frame_reader import FrameProtocol, FrameReader, Receive
 
-#: Each way of the channel: a tensor of many megabytes then needs few turns between the two ends.
+#: Buffer of each direction: a tensor of many megabytes then needs few switches between the two processes.
 BUFFER_BYTES = 2**22
 
 
@@ -40,12 +40,12 @@ class EngineChannel:
         self._writer.write(encode_frame(message))
 
     async def drain(self) -> None:
-        """Wait while the engine reads more slowly than is sent."""
+        """Wait until the engine has read enough of what was sent."""
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
     async def listen(self, receive: Receive) -> None:
-        """Have `receive` called with what the engine says, until the channel ends or carries what is no message.
+        """Call `receive` with the engine's messages, until the channel closes or carries something that is no message.
 
         Raises what `receive` raises.
         """
@@ -56,13 +56,13 @@ class EngineChannel:
         self._writer.close()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the engine, or the connection to it, at once."""
         raise NotImplementedError
 
     async def end(self, patience: float) -> str:
-        """Wait for the end, with force after `patience` seconds; the words for how it ended."""
+        """Wait for the engine's end, and force it after `patience` seconds; returns words for how it ended."""
         raise NotImplementedError
 
     def last_words(self) -> str:
-        """What it said last, as a client may see it."""
+        """The engine's last log lines, in a form fit for clients."""
         return ""

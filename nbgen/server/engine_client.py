@@ -1,6 +1,6 @@
-"""What the server says to its engine and hears from it: requests and outputs, memory, adapters.
+"""The messages between the server and its engine: requests and outputs, memory, adapters.
 
-Knows nothing of HTTP or of the dialects; how the engine starts and ends is `engine_life`'s.
+Knows nothing of HTTP or of the dialects; `engine_life` starts and stops the engine.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from nbgen.server.replies import Listener, Replies
 
 
 class EngineClient(EngineLife):
-    """Passes requests and outputs. `load_seconds` is what the last load of a model took, `loaded` when it was over.
+    """Passes requests and outputs. `load_seconds` is the duration of the last model load, `loaded` the time of its end.
 
-    `loadable` are models that it can be told to load: those it was told to begin with or has loaded, and the bundled.
+    `loadable` are the models to offer for loading: the configured one, the bundled one, and those loaded so far.
     """
 
     def __init__(
@@ -59,24 +59,24 @@ class EngineClient(EngineLife):
         self._deliveries = Deliveries()
         self._memory_replies = Replies[MemoryState]()
         self.load_seconds = 0.0
-        #: In seconds since 1970; 0 before any.
+        #: In seconds since 1970; 0 before the first load.
         self.loaded = 0.0
         self.loadable = [config.model] if attach else list(dict.fromkeys([config.model, BUNDLED]))
         self._own_quantization = config.quantization
-        #: Of the model that is loaded.
+        #: Identity (see `identity`) of the loaded model; empty while none is loaded.
         self._identity = ""
 
     # --- requests
 
     def submit(self, request: Request, listener: Listener) -> None:
-        """Send the request, or keep it until the engine is ready. Raises what keeps the engine down."""
+        """Send the request, or keep it until the engine is ready. Raises the error that keeps the engine down."""
         self._activity.note()
         if self._closed:
             raise Unavailable("the server is stopping")
         if self._stays_down():
             assert self.error is not None
             raise anew(self.error)
-        if not self._memory_replies:  # or else it may be coming back
+        if not self._memory_replies:  # a pending memory command may be resuming it
             self._check_memory()
         if adapter := _adapter(request):
             self.adapters.check(adapter)
@@ -102,7 +102,7 @@ class EngineClient(EngineLife):
             self._process.send(AbortRequest(rid=rid))
 
     def tell(self, command: Command) -> bool:
-        """Have a loaded engine do this before any request that is submitted later; False where none is loaded."""
+        """Send a command, which a loaded engine executes before later requests; False if none is loaded."""
         if self.state != "ready" or self._process is None:
             return False
         self._activity.note()
@@ -110,7 +110,7 @@ class EngineClient(EngineLife):
         return True
 
     def forget(self, rid: str) -> None:
-        """The request has ended: nothing more is expected of it."""
+        """Drop a request that has ended: no more outputs of it are expected."""
         self._activity.note()
         self._listeners.pop(rid, None)
         self._unsent.pop(rid, None)
@@ -121,7 +121,7 @@ class EngineClient(EngineLife):
     # --- memory
 
     async def change_memory(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
-        """Have a loaded engine release or resume memory. Raises what keeps it from that."""
+        """Have a loaded engine release or resume memory. Raises the error that prevents it."""
         with self._activity.lasting():
             await self._until_not("stopping")
             if self.state in ("starting", "loading"):
@@ -139,13 +139,13 @@ class EngineClient(EngineLife):
     # --- adapters
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """Load the model if need be, and a LoRA adapter for it. Raises what keeps it from that."""
+        """Load the model if need be, then a LoRA adapter for it. Raises the error that prevents it."""
         with self._activity.lasting():
             await self._running()
             await self._adapt(self.adapters.load(name, folder))
 
     async def unload_adapter(self, name: str) -> None:
-        """Let an adapter go; returns when the last request that uses it has ended."""
+        """Unload an adapter; returns when the last request that uses it has ended."""
         with self._activity.lasting():
             await self._running()
             await self._adapt(self.adapters.unload(name))
@@ -163,16 +163,15 @@ class EngineClient(EngineLife):
     # --- life
 
     async def load(self, model: str | None = None, quantization: str | None = None) -> None:
-        """Make `model` (None: the configured one) the loaded one, replacing any other.
+        """Load `model` (None: the configured one) in place of any other, and again if its files have changed.
 
-        One whose files have changed is loaded anew. `quantization` is one of EngineConfig's or "none"; None stands for
-        the server's own option, and without a `model` leaves it as it is. A name that stands for nothing, for a folder
-        that is no model or for what is not here while the hub is away raises ModelError and leaves the present model
-        alone.
+        `quantization` is one of EngineConfig's or "none". None means the server's own option or, without a `model`, the
+        present quantization. Raises ModelError and keeps the present model if the name is unknown, its folder holds no
+        model, or the model is not downloaded and the hub cannot be reached.
         """
         if not self._attached:
             await self._check(model or self.config.model)
-        if self._closed:  # another model would take the present one from those who may still end
+        if self._closed:  # requests in flight may still end with the present model
             raise Unavailable("the server is stopping")
         wanted = self._wanted(model, quantization)
         if self._attached and wanted != self.config:
@@ -184,7 +183,7 @@ class EngineClient(EngineLife):
         if not changes and self.state in ("ready", "released"):
             return await self.change_memory(ResumeMemory, ["kv_cache", "weights"])
         if changes or self.state == "failed":
-            check_unchanged()  # while there is a model to lose
+            check_unchanged()  # before the present model is given up
             if changes:
                 again = "the model was loaded anew meanwhile, from other files or with another quantization"
                 other = f"another model was loaded meanwhile: {wanted.model!r}"
@@ -198,9 +197,9 @@ class EngineClient(EngineLife):
             raise Unavailable(f"another model was loaded meanwhile: {self.config.model!r}")
 
     def identity(self, adapter: str = "") -> str:
-        """What tells the model, with an adapter on top, from another of its name: of what is loaded, or would be.
+        """An id that tells the model (with `adapter`) from others of its name: the loaded one, or the one to be loaded.
 
-        Empty for a live model, which is another one after each step of its training.
+        Empty for a live model, whose weights change with each training step.
         """
         if self._attached:
             return ""
@@ -208,16 +207,16 @@ class EngineClient(EngineLife):
         return self.adapters.identity(adapter, model) if adapter else model
 
     def identities(self) -> dict[str, object]:
-        """The same of the model and of each of its adapters."""
+        """The identities of the model and of each of its adapters."""
         model = self.identity()
         return {"identity": model, "adapters": self.adapters.identities(model) if model else {}}
 
     def _is_outdated(self) -> bool:
-        """Whether the files of the model that the process has, or is loading, have changed since."""
+        """Whether the model's files have changed since the process was told to load them."""
         return self._process is not None and not self._attached and model_files.stamp(self.config.model) != self._stamp
 
     async def _check(self, name: str) -> None:
-        """Raise ModelError for a name that stands for nothing; the configured one then is a model that failed."""
+        """Raise ModelError for a name without a model. If it is the configured one, the engine has failed with it."""
         try:
             await asyncio.get_running_loop().run_in_executor(None, model_hub.check, name)
         except ModelError as error:
@@ -245,7 +244,7 @@ class EngineClient(EngineLife):
         self._tell(outputs)
 
     def _tell(self, outputs: list[GenerateOutput]) -> None:
-        """Give each listener what is new for it, once, however many steps it took."""
+        """Give each listener its new outputs in one call, even if they come from several steps."""
         news: dict[str, list[GenerateOutput]] = {}
         for output in outputs:
             news.setdefault(output.rid, []).append(output)
@@ -265,7 +264,7 @@ class EngineClient(EngineLife):
             case _ if self.state == "stopping":
                 return
             case LoadProgress() if self.state == "ready":
-                return  # it serves on as soon as it is done: a live model was rebuilt
+                return  # a live model is being rebuilt: it serves on afterwards
             case LoadProgress():
                 self.progress = message
                 self._set("loading")
@@ -285,7 +284,7 @@ class EngineClient(EngineLife):
                 self._give_up(self._load_error(message.message))
 
     def _not_read(self, process: EngineChannel, message: Unreadable) -> None:
-        """Whoever asked hears of it, by whichever way the answer would have come."""
+        """Fail what waits for the answer: a listener, a memory command or an adapter command."""
         self._log.error("A message about %s could not be read: %s", message.rid, message.error)
         if (listener := self._listeners.get(message.rid)) is not None:
             listener.fail(from_status(message.status, message.error))
@@ -294,7 +293,7 @@ class EngineClient(EngineLife):
         self.adapters.heard(AdapterState(rid=message.rid, name="", error=message.error))
 
     def _loaded(self, process: EngineChannel, message: EngineReady) -> None:
-        """Have the adapters loaded, and all that waits answered."""
+        """Note the loaded model, have its adapters loaded, and send the waiting requests."""
         self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
         self._identity = model_identity.of_model(self.config, self._stamp)
         self.loaded = time.time()
@@ -307,7 +306,7 @@ class EngineClient(EngineLife):
         self._standby.prepare()
 
     def _load_error(self, cause: str) -> ModelError:
-        """What requests get from now on: why there is no model, and how to get one."""
+        """The error that requests get from now on: why there is no model, and how to get one."""
         if self._attached:
             return ModelError(cause)
         return ModelError(
@@ -330,7 +329,7 @@ class EngineClient(EngineLife):
                 self._listeners.pop(request.rid).fail(error)
 
     def _pass(self, request: Request, process: EngineChannel) -> None:
-        """Send a request, and first what its adapter needs. Raises InvalidRequest where the model does not take it."""
+        """Send a request, and first the load of its adapter if need be. Raises InvalidRequest for unsupported media."""
         assert self.model is not None
         fitting = suited(request, self.model)
         for command in self.adapters.for_request(_adapter(request)):

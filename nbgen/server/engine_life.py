@@ -1,6 +1,6 @@
-"""The life of the engine behind a server: one process at a time, started when needed, restarted after a crash, stopped.
+"""The lifecycle of the server's engine: one process at a time, started when needed, restarted after a crash, stopped.
 
-Requests wait while it starts; each gets outputs or one error. What is said to it and what it says is for a subclass.
+Requests wait while it starts; each gets outputs or one error. A subclass defines the messages in both directions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EngineLife:
         self.model: ModelInfo | None = None
         self.status: EngineStatus | None = None
         self.error: NbgenError | None = None
-        #: Where it is stopped because nobody asked it anything: for how long nobody had.
+        #: Seconds without a request after which the engine was stopped as idle; None unless that is why it is stopped.
         self.unasked_seconds: float | None = None
         self.watchers: set[Callable[[], None]] = set()
         self._log = log
@@ -60,13 +60,13 @@ class EngineLife:
         self._life: asyncio.Task[None] | None = None
         self._restarts = Restarts()
         self._cause: str | None = None
-        #: Of the model's files as the process was told to read them.
+        #: Stamp of the model's files, taken when the process was told to load them.
         self._stamp: model_files.Stamp = frozenset()
         self._silence = Silence()
         self._activity = Activity()
         self._closed = False
         self._stops = 0
-        #: How often somebody had another model loaded, or this one unloaded; and what was done last.
+        #: How often callers have replaced or unloaded the model; `_last_change` says what the last of them did.
         self.changes = 0
         self._last_change = ""
         self._drained = asyncio.Event()
@@ -78,22 +78,22 @@ class EngineLife:
 
     @property
     def closed(self) -> bool:
-        """Whether the server is stopping, so that nothing new is taken."""
+        """Whether the server is stopping, so that new requests are refused."""
         return self._closed
 
     @property
     def healthy(self) -> bool:
-        """Whether a request would be served: ready, or idle and never in trouble."""
+        """Whether a request would be served: the engine is ready, or stopped so that the request starts it."""
         return self.state in ("ready", "stopped") and not self._closed
 
     @property
     def paused(self) -> bool:
-        """Whether it was told to compute nothing for now."""
+        """Whether the engine was told to pause generation."""
         return self.status is not None and self.status.paused
 
     @property
     def idle_seconds(self) -> float | None:
-        """For how long it is ready, and nobody asks anything or has it paused; None where that is not so."""
+        """How long the engine has been ready without a request; None while it is not ready, busy or paused."""
         idle = self.state == "ready" and not self._listeners and not self.paused
         return self._activity.idle_seconds if idle else None
 
@@ -102,9 +102,9 @@ class EngineLife:
         self._set("starting")
 
     async def start(self) -> None:
-        """Return once the engine is ready; many may wait for one start. Raises what kept it from it.
+        """Return once the engine is ready; several callers may wait for one start. Raises the error that prevented it.
 
-        Where it is just being stopped it begins again, unless somebody wants that stopped as well.
+        If a stop is in progress, the engine starts after it, unless `stop` is called once more meanwhile.
         """
         stops = self._stops
         await self._until_not("stopping")
@@ -115,9 +115,9 @@ class EngineLife:
             raise anew(self.error or Unavailable("the engine was stopped while it started"))
 
     async def stop(self, unasked_seconds: float | None = None) -> None:
-        """End the child, because of a time without requests or for a better reason. Returns when it is reaped.
+        """End the child; return when it is reaped. Requests in flight end with an error.
 
-        Requests in flight end with an error.
+        `unasked_seconds` is how long there was no request, if that is the reason; None if a caller wants the stop.
         """
         self._stops += 1
         if unasked_seconds is None:
@@ -125,12 +125,12 @@ class EngineLife:
         self.unasked_seconds = unasked_seconds
         closing = asyncio.create_task(self._standby.close())
         try:
-            await self._stop()  # at once, so that no request comes between a decision to stop and this
+            await self._stop()  # awaited first, so that no request comes between a decision to stop and this
         finally:
             await closing
 
     def check_changes(self, known: int) -> None:
-        """Raise Conflict where another model than when there were `known` changes is loaded, or none."""
+        """Raise Conflict if the model was replaced or unloaded since there were `known` changes."""
         if known != self.changes:
             raise Conflict(self._last_change, field="changes")
 
@@ -150,19 +150,19 @@ class EngineLife:
             self._set("stopped")
 
     async def close(self, patience: float) -> None:
-        """Stop for good: refuse what is new at once, and give what runs `patience` seconds to end."""
+        """Stop for good: refuse new requests at once, and give running ones `patience` seconds to end."""
         self._closed = True
-        if self._listeners and self.state == "ready":  # what waits for a model would wait in vain
+        if self._listeners and self.state == "ready":  # requests that wait for a model would wait in vain
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), patience)
         await self.stop()
 
     def hurry(self) -> None:
-        """Have `close` wait no longer."""
+        """Make `close` stop waiting for running requests."""
         self._drained.set()
 
     def kill(self) -> None:
-        """End the child at once, without the event loop: for an interpreter that exits."""
+        """Kill the child and the standby process at once, without the event loop: for an interpreter that exits."""
         self._standby.kill()
         if self._process:
             self._process.kill()
@@ -189,21 +189,21 @@ class EngineLife:
             self._failed(fault)
 
     def abandon(self, fault: BaseException) -> None:
-        """A fault of a load; an engine that others had started lives on."""
+        """Handle an unexpected exception of a load. An engine that other callers have started keeps running."""
         if self._life is None or self._life.done():
             self._failed(fault)
         else:
             self._log.error("A load failed", exc_info=fault)
 
     def _failed(self, fault: BaseException) -> None:
-        """A fault of our own must not leave anybody waiting."""
+        """Handle a bug of our own: kill the child, and end every waiting request with an error."""
         self._log.error("The engine's client failed", exc_info=fault)
         self.kill()
         self._lost()
         self._give_up(InternalError("internal error; the server's log has it"))
 
     async def _live(self) -> None:
-        """Processes one after another, until one is stopped on purpose, cannot load, or crashed too often."""
+        """Run one process after another, until one is stopped on purpose, fails to load, or crashes once too often."""
         while self.state == "starting":
             self.error = self._cause = None
             self._restarts.begun()
@@ -220,11 +220,11 @@ class EngineLife:
         self._life = None
         if self.state == "stopping":
             self._set("stopped")
-        if self._unsent:  # they came while the last process ended
+        if self._unsent:  # requests that came while the last process ended
             self._begin()
 
     async def _serve(self, process: EngineChannel) -> None:
-        """Load the model and pass on what the engine says, until its channel ends."""
+        """Have the process load the model, and handle its messages until its channel closes."""
         if self.state == "stopping":
             process.close()
         else:
@@ -238,7 +238,7 @@ class EngineLife:
 
         try:
             await process.listen(hear)
-        except Exception:  # a fault of our own must not leave anybody waiting
+        except Exception:  # a bug of our own must not leave anybody waiting
             self._log.exception("What the engine says cannot be taken in")
             self._cause = "the server could not take in what the engine said"
             process.kill()
@@ -246,7 +246,7 @@ class EngineLife:
             watch.cancel()
 
     async def _bury(self, process: EngineChannel) -> None:
-        """Reap the child; if nobody wanted its end, answer what it left and decide whether to start again."""
+        """Reap the child. After a crash, fail its requests and decide whether to start another one."""
         crashed = self.state not in ("stopping", "failed")
         lost = self._take() if crashed else {}
         self.model = self.status = self.progress = None
@@ -273,7 +273,7 @@ class EngineLife:
         )
 
     def _stays_down(self) -> bool:
-        """Whether a request does not start it again: after too many crashes, or a load that has just failed."""
+        """Whether a request may not restart the engine: after too many crashes, or soon after a failed load."""
         paused = self._restarts.paused if isinstance(self.error, ModelError) else not self._restarts.allowed
         return self.state == "failed" and paused
 
@@ -283,15 +283,15 @@ class EngineLife:
         self._set("failed")
 
     def _hear(self, process: EngineChannel, messages: list[FromEngine]) -> None:
-        """Act on what the engine says."""
+        """Handle messages from the engine."""
         raise NotImplementedError
 
     def _lost(self) -> None:
-        """Nothing more is heard of this process: end what waits for its answers."""
+        """Fail everything that waits for this process's answers: none will come."""
         raise NotImplementedError
 
     async def _watch(self, process: EngineChannel) -> None:
-        """Kill an engine that says nothing while it is awaited."""
+        """Kill an engine that sends nothing although somebody waits for it."""
         seconds = await self._silence.lasts(self._patience)
         self._cause = f"the engine did not answer for {seconds} seconds"
         process.kill()
@@ -322,7 +322,7 @@ class EngineLife:
 
 
 def _cause(ended: str) -> str:
-    """Why a child that nobody stopped is gone; the system kills what takes too much memory."""
+    """The likely cause of a child's unexpected end; the system kills processes that take too much memory."""
     causes = {
         "signal 7": "the engine stopped (signal 7), perhaps since the model's files have changed on disk",
         "signal 9": "the engine was killed (signal 9), perhaps for want of memory",

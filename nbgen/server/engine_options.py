@@ -1,4 +1,4 @@
-"""The options of the server that are the engine's: each a field of `EngineConfig`, with its default and its words.
+"""The server's options for the engine: each is a field of `EngineConfig`, with that field's default and description.
 
 Does not know what they do.
 """
@@ -14,7 +14,7 @@ from traitlets.config import Configurable
 
 from nbgen.engine_config import EngineConfig
 
-#: What a message to the engine can hold.
+#: The largest integer that a message to the engine can hold.
 MOST = 2**63 - 1
 DEFAULTS = EngineConfig()
 WORDS = EngineConfig.words()
@@ -40,12 +40,12 @@ class Seconds(Float[Any, Any]):
 
 
 def option(kind: Callable[..., TraitType[Any, Any]], name: str, *choices: Any, **limits: Any) -> Any:
-    """The trait of the field of this name."""
+    """The trait for the field of this name."""
     return kind(*choices, getattr(DEFAULTS, name), help=WORDS[name], **limits).tag(config=True)
 
 
 class EngineOptions(Configurable):
-    """What the owner says about the engine."""
+    """What the server's owner decides about the engine."""
 
     model = option(Unicode, "model")
     device = option(Unicode, "device")
@@ -69,6 +69,6 @@ class EngineOptions(Configurable):
     enable_custom_logit_processor = option(Bool, "enable_custom_logit_processor")
 
     def engine_config(self) -> EngineConfig:
-        """What the options come to."""
+        """The options as an `EngineConfig`."""
         fields = [name for name in EngineConfig.__struct_fields__ if self.has_trait(name)]
         return EngineConfig(**{name: getattr(self, name) for name in fields})

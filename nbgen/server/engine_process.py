@@ -1,4 +1,4 @@
-"""The engine's process: started by module name, spoken to in frames over an inherited socket pair, always reaped.
+"""The engine's process: started by module name, connected by an inherited socket pair with frames, always reaped.
 
 Knows nothing of requests or restarts. Must be spawned on a thread that lives as long as the server: the child asks
 the kernel to end it when that thread does.
@@ -25,7 +25,7 @@ COMMAND = ("-m", "nbgen.engine")
 LAST_LINES = 50
 LONGEST_LINE = 4096
 TERM_SECONDS = 1.5
-#: For what was killed with a child, until it is gone.
+#: How long to wait until a killed child's process group is gone.
 GROUP_SECONDS = 1.0
 
 _PRIVATE = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\s\\/:'\",]+)+|0x[0-9a-fA-F]+")
@@ -50,7 +50,7 @@ class EngineProcess(EngineChannel):
             with theirs:
                 process = cls(_child(theirs.fileno(), gently), log)
             await process._open(sock=ours)
-        except BaseException:  # also where who waits is cancelled: the child ends with its channel
+        except BaseException:  # also on cancellation: closing the channel ends the child
             ours.close()
             raise
         process._log_pump = asyncio.create_task(process._read_log())
@@ -70,15 +70,15 @@ class EngineProcess(EngineChannel):
         self._signal(signal.SIGKILL)
 
     async def end(self, patience: float) -> str:
-        """Wait for the exit, with force after `patience` seconds; the words for how it ended."""
+        """Wait for the exit, and force it after `patience` seconds; returns words for how the child ended."""
         self.close()
         for seconds, force in ((patience, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL), (30.0, None)):
             if await self._exited(seconds):
                 break
             if force is not None:
                 self._signal(force)
-        self._signal(signal.SIGKILL)  # what the child may have left in its group
-        with contextlib.suppress(TimeoutError):  # what left its group may hold the pipe open for ever
+        self._signal(signal.SIGKILL)  # processes that the child may have left in its group
+        with contextlib.suppress(TimeoutError):  # a process that left the group may hold the pipe open for ever
             await asyncio.wait_for(self._log_pump, GROUP_SECONDS)
         await self._reap_group()
         with contextlib.suppress(ConnectionError):
@@ -87,7 +87,7 @@ class EngineProcess(EngineChannel):
         return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
     def last_words(self) -> str:
-        """The child's last lines as a client may see them: no tracebacks, paths or addresses."""
+        """The child's last log lines in a form fit for clients: no tracebacks, paths or addresses."""
         lines = [line for line in self._lines if line and not line.startswith((" ", "Traceback", "\t"))]
         return " / ".join(_PRIVATE.sub("…", line)[:200] for line in lines[-3:])
 
@@ -98,13 +98,13 @@ class EngineProcess(EngineChannel):
         return self._popen.returncode is not None
 
     async def _reap_group(self) -> None:
-        """What the child has left belongs to the first process of a container, which this may be, and is killed."""
+        """Reap the child's killed children: the system hands them over to us if we are a container's first process."""
         deadline = time.monotonic() + GROUP_SECONDS
         while self._popen.returncode is not None and self._reaps() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     def _reaps(self) -> bool:
-        """Reap what has ended of the child's group; whether there is more."""
+        """Reap one ended process of the child's group; whether any process of it is left."""
         try:
             os.waitpid(-self.pid, os.WNOHANG)
         except ChildProcessError:
@@ -154,6 +154,6 @@ def _child(channel: int, gently: bool) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with OpenMP's busy waiting kept short: cores are shared with kernels and a browser."""
+    """Our environment, with OpenMP's busy waiting kept short: cores are shared with kernels and a browser."""
     fixed = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     return {"GOMP_SPINCOUNT": "10000"} | os.environ | fixed

@@ -1,6 +1,6 @@
-"""The reading end of a channel to an engine: messages out of the bytes that come.
+"""The reading end of a channel to an engine: decodes messages from the incoming bytes.
 
-Messages are handed on inside the event loop's read callback, so that no task has to wake for a token. Does not know
+Messages are delivered inside the event loop's read callback, so that no task has to wake for a token. Does not know
 what the messages mean.
 """
 
@@ -18,12 +18,12 @@ from nbgen.frames import FRAME_HEADER, FromEngine, frame_length, read_by_server
 
 Receive = Callable[[list[FromEngine]], None]
 
-#: Read at once, at most.
+#: Most bytes of one read.
 READ_BYTES = 2**18
 
 
 class FrameProtocol(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
-    """Reads into one buffer for good: a new one for each message takes longer than reading it."""
+    """Reads always into the same buffer: to allocate one for each message takes longer than to read the message."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         super().__init__(reader)
@@ -33,7 +33,7 @@ class FrameProtocol(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data: Any = self._buffer[:nbytes]  # which need not be bytes: `FrameReader` takes it in
+        data: Any = self._buffer[:nbytes]  # a memoryview, not bytes: `FrameReader` copies it
         self.data_received(data)
 
 
@@ -47,9 +47,9 @@ class FrameReader(asyncio.StreamReader):
         self._held = bytearray()
 
     async def listen(self, receive: Receive) -> None:
-        """Have `receive` called with all messages that became whole at once, until the channel ends.
+        """Call `receive` with the messages that each read completes, until the channel closes.
 
-        It also ends where it carries something that is no message. Raises what `receive` raises.
+        Also returns when the channel carries something that is no message. Raises what `receive` raises.
         """
         self._receive = receive
         self.feed_data(b"")
@@ -63,12 +63,12 @@ class FrameReader(asyncio.StreamReader):
             return
         try:
             receive(self._whole())
-        except Exception as error:  # whatever it is, who reads is told
+        except Exception as error:  # whatever it is, `listen` raises it
             self._receive = None
             self.set_exception(error)
 
     def _whole(self) -> list[FromEngine]:
-        """The messages that are whole."""
+        """Take the complete messages from the held bytes."""
         messages: list[FromEngine] = []
         try:
             while (end := self._end()) <= len(self._held):
@@ -83,7 +83,7 @@ class FrameReader(asyncio.StreamReader):
         return messages
 
     def _end(self) -> int:
-        """Where the first message ends, as far as that is known. Raises ValueError for an impossible length."""
+        """Where the first message ends, or its header while that is incomplete. Raises ValueError for a bad length."""
         if len(self._held) < FRAME_HEADER:
             return FRAME_HEADER
         return FRAME_HEADER + frame_length(self._held[:FRAME_HEADER])

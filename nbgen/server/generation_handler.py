@@ -1,6 +1,6 @@
-"""What every dialect's generating route does with its requests: start runs, wait, answer whole or as a stream.
+"""The base of all routes that generate, in any dialect: starts runs, waits, and answers whole or as a stream.
 
-A subclass parses the body and renders; it knows its dialect, this module knows none.
+A subclass parses the body and renders the answer; only it knows the dialect.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nbgen.server.base_handler import GENERATE_BODY, KEEP_ALIVE_SECONDS, NbgenHa
 from nbgen.server.off_loop import off_loop
 from nbgen.server.runs import Run, ended
 
-#: Of a stream with events of more bytes than SMALL: bytes per second, so that others have their turns.
+#: Bytes per second of a stream whose events have more bytes than SMALL, so that other streams get their turn.
 STREAM_RATE = 50e6
 SMALL = 2**14
-#: Before the first token, after which a stream begins without it: many a proxy takes a minute of silence for the end.
+#: The headers of a stream wait this long for its first token: many proxies cut a connection after a silent minute.
 HEADER_SECONDS = 30.0
 
 
@@ -30,16 +30,16 @@ class ModelNeededHandler(NbgenHandler):
     body_limit = GENERATE_BODY
 
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        """A model that cannot be loaded is the server's trouble here: the caller named none."""
+        """A failed load is the server's error here, a 503: the caller named no model."""
         ours = super().as_ours(status, error)
         return Unavailable(ours.message) if isinstance(ours, ModelError) else ours
 
 
 class GenerationHandler(ModelNeededHandler):
-    """Runs that live as long as their caller stays: whoever leaves aborts them, unless they are `detached`."""
+    """Runs that are aborted when their caller disconnects, unless they are `detached`."""
 
     detached = False
-    #: When a stream may go on that has sent a large event; 0 if the last one was small.
+    #: When the next event may be sent after a large one; 0 if the last one was small.
     _rests_until = 0.0
     #: When a stream last sent something.
     _sent = 0.0
@@ -53,15 +53,15 @@ class GenerationHandler(ModelNeededHandler):
         raise NotImplementedError
 
     def sign_of_life(self, runs: list[Run]) -> bytes:
-        """What a stream sends that has had nothing to tell for long; not every dialect's clients know comments."""
+        """What a stream without news sends to stay open; not every dialect's clients know SSE comments."""
         return sse.KEEP_ALIVE
 
     async def next_chunk(self, runs: list[Run]) -> bytes:
-        """The same; a dialect whose events may be large makes them beside the event loop."""
+        """As `chunk`; a dialect whose events may be large renders them off the event loop."""
         return self.chunk(runs)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
-        """The last events of a stream, or of one that failed after it began."""
+        """The last events of a stream, with the `error` of one that failed after it began."""
         raise NotImplementedError
 
     async def generate(self, requests: list[GenerateRequest], *, stream: bool) -> None:
@@ -78,7 +78,7 @@ class GenerationHandler(ModelNeededHandler):
                 self.runs.leave(run)
 
     def start(self, request: GenerateRequest) -> Run:
-        """A run of the request."""
+        """Start a run of the request."""
         run = Run(request)
         try:
             self.runs.start(run)
@@ -94,7 +94,7 @@ class GenerationHandler(ModelNeededHandler):
             await self.write_whole(await off_loop(size, self.whole, runs))
 
     async def _stream(self, runs: list[Run]) -> None:
-        """After a large event the next one waits, and holds all that has come meanwhile; the last one never does."""
+        """Send events. After a large one the next waits and takes in all outputs until then; the last never waits."""
         for run in runs:
             self.reader.watch(run.watchers)
         await self._until_first_token(runs)
@@ -113,7 +113,7 @@ class GenerationHandler(ModelNeededHandler):
             await self.catch_up()
 
     async def _until_first_token(self, runs: list[Run]) -> None:
-        """Headers wait for it, so that a refusal is still a real status, unless it takes too long."""
+        """Hold back the headers until the first token, so that a refusal can still set the status; but not too long."""
         seconds = HEADER_SECONDS
         while runs and not self.reader.gone and not any(run.first_token or run.ended for run in runs):
             if not await self.reader.wait(seconds):
@@ -124,7 +124,7 @@ class GenerationHandler(ModelNeededHandler):
         self._sent = time.monotonic()
 
     def _go_on(self, runs: list[Run]) -> bool:
-        """Send what is new, if that is all there is to do, and little."""
+        """Send new outputs without waking the handler's task; False if it must wake, as for an end or a large event."""
         alone = not self._rests_until and all(run.ended is None for run in runs)
         return alone and self.write_at_once(partial(self._small_chunk, runs))
 
@@ -132,7 +132,7 @@ class GenerationHandler(ModelNeededHandler):
         return self._in_time(runs, self.chunk(runs))
 
     def _in_time(self, runs: list[Run], chunk: bytes) -> bytes:
-        """The chunk, where there is one: a large one has the stream rest. A sign of life where none was for long."""
+        """The chunk, or a sign of life if nothing was sent for long. After a large chunk the stream rests."""
         now = time.monotonic()
         if not chunk and now - self._sent < KEEP_ALIVE_SECONDS:
             return b""

@@ -1,4 +1,4 @@
-"""Errors as gRPC's statuses, in one place for every method."""
+"""Maps errors to gRPC statuses, in one place for every method."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def code(error: NbgenError) -> grpc.StatusCode:
 
 
 def parsed(kind: Any, written: bytes) -> Any:
-    """The message of this kind. Raises InvalidRequest for what is none."""
+    """Decode a message of this kind. Raises InvalidRequest for bytes that are none."""
     try:
         return kind.FromString(written)
     except DecodeError:
@@ -39,14 +39,14 @@ def parsed(kind: Any, written: bytes) -> Any:
 
 
 def answered(name: str, method: Callable[[bytes], Awaitable[bytes]], log: Logger) -> grpc.RpcMethodHandler:
-    """What answers the method of this name, with errors as gRPC's statuses."""
+    """A gRPC handler for the method of this name, which reports errors as gRPC statuses."""
 
     async def call(request: bytes, context: Any) -> bytes | None:
         try:
             return await method(request)
         except NbgenError as error:
             await context.abort(code(error), error.message)
-        except Exception:  # a fault of our own tells nobody its words
+        except Exception:  # a bug of our own: its message goes to the log only
             log.exception("Internal error in gRPC %s", name)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has it")
         return None

@@ -1,7 +1,7 @@
 """Inference over gRPC: one request, or a stream of many at once.
 
-Messages come and go as bytes: tensors are cut out of them and put behind them as they are, in a worker thread where
-they are large, since the generated classes would hold up the event loop. Knows no model.
+Messages come and go as bytes: tensors are cut out of requests and appended to responses uncopied, in a worker thread if
+they are large, since the generated protobuf classes would block the event loop. Knows no model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INFER_RESPONSE = 2
 
 
 def handlers(app: NbgenApp) -> dict[str, grpc.RpcMethodHandler]:
-    """What answers these two methods."""
+    """The gRPC handlers of the two methods."""
     methods = Inferences(app)
     return {
         "ModelInfer": answered("ModelInfer", methods.infer, app.log),
@@ -62,7 +62,7 @@ class Inferences:
         return await off_loop(response.size, _encoded, response, inference, model.spec)
 
     async def stream(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """Those of a decoupled model interleave, the others answer in order."""
+        """Responses of decoupled models come as soon as they are there; those of other models come in request order."""
         answers: asyncio.Queue[Any] = asyncio.Queue(maxsize=64)
         reading = asyncio.create_task(self._read(requests, answers))
         strict = dict(context.invocation_metadata() or ()).get(STREAM_ERRORS) == "true"
@@ -90,9 +90,9 @@ class Inferences:
         await answers.put(None)
 
     async def _answer(self, request: bytes, answers: asyncio.Queue[Any], before: Over, over: Over) -> None:
-        """One request's messages. Errors found before the model runs never end the stream.
+        """Queue one request's messages. Errors found before the model runs never end the stream.
 
-        All that answer in order and came earlier are over with `before`, and those up to this one with `over`.
+        `before` is done once all earlier requests that answer in order have answered; `over` once this one has, too.
         """
         running, ordered, id = False, True, ""
         answer: tuple[bytes, NbgenError | None]
@@ -108,7 +108,7 @@ class Inferences:
             answer = await _message(await only_response(model, inference), inference, model), None
         except NbgenError as error:
             answer = _failure(id, error), error if running else None
-        except Exception:  # a fault of our own tells nobody its words
+        except Exception:  # a bug of our own: its message goes to the log only
             self.log.exception("Internal error in gRPC ModelStreamInfer")
             internal = InternalError("internal error; the server's log has it")
             answer = _failure(id, internal), internal
@@ -126,13 +126,13 @@ class Inferences:
 
 
 async def _split(request: bytes) -> tuple[Any, list[memoryview]]:
-    """The message and its tensors. Raises InvalidRequest for what is no message."""
+    """The message without its tensors, and these. Raises InvalidRequest for bytes that are no message."""
     rest, contents = await off_loop(len(request), protobuf_wire.split, request, kserve_grpc.RAW_INPUTS)
     return await off_loop(len(rest), parsed, service_pb2.ModelInferRequest, rest), contents
 
 
 async def _put_all(model: ServedModel, inference: Inference, answers: asyncio.Queue[Any]) -> None:
-    """Each response as soon as it is there."""
+    """Queue each response as soon as it is there."""
     async with aclosing(model.responses(inference)) as responses:
         async for response in responses:
             await answers.put((await _message(response, inference, model), None))

@@ -1,6 +1,6 @@
 """KServe v2 over gRPC on a port of its own: same models, same authentication, on the server's own event loop.
 
-The messages are those of `tritonclient`, imported only where a port is configured. What is not about the wire is done
+The message classes are those of `tritonclient`, imported only if a port is configured. All but the wire format is done
 by the same code as for HTTP.
 """
 
@@ -22,7 +22,7 @@ from nbgen.server.grpc_service import service
 if TYPE_CHECKING:
     from nbgen.server.app import NbgenApp
 
-#: Of one tensor in JSON, which HTTP takes, too, and the rest of a message. HTTP's binary tensors may be larger.
+#: Limit of a message: one tensor, as large as HTTP takes in JSON, and the rest. HTTP's binary tensors may be larger.
 MAX_RECEIVED = MAX_INPUT_BYTES + 2**20
 #: Logits may be large.
 MAX_SENT = 2**31 - 1
@@ -30,7 +30,7 @@ HEALTH = "grpc.health.v1.Health"
 #: HealthCheckResponse with these statuses.
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 GRACE_SECONDS = 1.0
-#: Of a connection without a call.
+#: Time after which a connection without a call is closed.
 IDLE_MILLISECONDS = 300_000
 
 
@@ -65,7 +65,7 @@ class GrpcServer:
         self._log.info("gRPC listens on port %d", self.port)
 
     async def stop(self) -> None:
-        """Take nothing new, and give answers that are on their way a moment."""
+        """Refuse new calls, and give running ones GRACE_SECONDS to end."""
         await self._server.stop(GRACE_SECONDS)
 
 
@@ -83,7 +83,7 @@ class Authentication(grpc.aio.ServerInterceptor):
             return handler
         return grpc.stream_stream_rpc_method_handler(
             self._deny
-        )  # of a single message too: a stream is not read by itself
+        )  # also for unary calls: gRPC reads no request of a stream by itself
 
     def _admits(self, metadata: dict[str, Any]) -> bool:
         shown = bearer(str(metadata.get("authorization", ""))).encode()
@@ -96,7 +96,7 @@ class Authentication(grpc.aio.ServerInterceptor):
 
 
 def _credentials(tls: Mapping[str, Any]) -> grpc.ServerCredentials:
-    """The certificate that HTTP shows, asked of clients too where HTTP asks it."""
+    """The certificate that HTTP shows; clients must show one if they must over HTTP."""
     if "certfile" not in tls:
         raise ValueError("with TLS it needs a certfile")
     certificate, key = (Path(tls.get(name) or tls["certfile"]).read_bytes() for name in ("certfile", "keyfile"))

@@ -1,4 +1,4 @@
-"""The methods of `inference.GRPCInferenceService` but inference, over the same models as the HTTP routes.
+"""All methods of `inference.GRPCInferenceService` except inference, over the same models as the HTTP routes.
 
 Knows neither ports nor what computes.
 """
@@ -42,7 +42,7 @@ def service(app: NbgenApp, server: grpc.aio.Server) -> None:
 
 
 async def _answer(method: Callable[[Any], Awaitable[Any]], kind: Any, request: bytes) -> bytes:
-    """A method's answer. Messages are parsed here, since gRPC itself has no words for one that cannot be."""
+    """A method's answer. Messages are parsed here, since gRPC itself gives no reason for one that cannot be parsed."""
     if len(request) > SMALL_BODY:
         raise InvalidRequest(f"the message has {len(request)} bytes; at most {SMALL_BODY} without tensors")
     answer: bytes = (await method(parsed(kind, request))).SerializeToString()
@@ -149,7 +149,7 @@ class Service:
             raise _disabled()
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
-    # Messages of the same fields, and answers of none.
+    # Their requests have the same fields, and their answers have none.
     CudaSharedMemoryRegister = SystemSharedMemoryRegister
     CudaSharedMemoryUnregister = SystemSharedMemoryUnregister
 

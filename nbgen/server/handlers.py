@@ -1,6 +1,6 @@
 """The route table: all routes below nbgen's prefix and, where the server stands alone, at the root as well.
 
-Knows no body and no answer: these are the handlers' own.
+Knows no body and no answer: those are up to the handlers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PageHandler(NbgenHandler):
 
 
 class RootHandler(SglangHandler):
-    """The root of a server that stands alone: a word that it runs, where SGLang's has one."""
+    """The root of a server that stands alone: says that it runs, as SGLang's root does."""
 
     async def get(self) -> None:
         words = f"nbgen {__version__} is running; {self.base_url}{PREFIX} lists its routes"
@@ -102,7 +102,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
 
 
 def routes(*, standalone: bool) -> list[tuple[Any, ...]]:
-    """Patterns below Jupyter's base URL, most special first. A slash at the end changes nothing, but for Triton."""
+    """Patterns below Jupyter's base URL, most specific first. Except for Triton's, a slash at the end is optional."""
     known = [(_with_slash(pattern), handler) for pattern, handler in HANDLERS]
     unknown = [("v2/.*", KserveNotFoundHandler), ("v1/messages/.*", AnthropicNotFoundHandler)]
     own = [*known, *unknown, ("v1/.*", OpenaiNotFoundHandler)]

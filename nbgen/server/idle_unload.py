@@ -1,4 +1,4 @@
-"""When an idle engine is stopped. The next request starts it again, as the first one did."""
+"""Stops an engine that has been idle for some time. The next request starts it again, as the first one did."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tornado.ioloop import PeriodicCallback
 
 from nbgen.server.engine_life import EngineLife
 
-#: Between two looks, at most.
+#: Longest time between two checks.
 LOOK_SECONDS = 15.0
 
 

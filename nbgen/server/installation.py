@@ -1,4 +1,4 @@
-"""Whether the nbgen on disk is still this server's version: processes that it starts import from there."""
+"""Checks that the nbgen on disk is still this server's version: the processes that it starts import from there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 
 
 def check_unchanged() -> None:
-    """Raises Unavailable where another version was installed meanwhile: a new process would mix both."""
+    """Raise Unavailable if another version has been installed since: a new process would mix both."""
     try:
         found = VERSION.search(Path(nbgen.__file__).read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -1,6 +1,6 @@
 """The base of Triton's routes: any content type, errors as `{"error": text}`, work off the event loop, cancelling.
 
-Knows no route. Follows Triton 2.73 in statuses: what is too large is a 400 here, and is read to its end, since the
+Knows no route. Follows Triton 2.73 in statuses: a body that is too large gets a 400, and is read to its end, since the
 clients of this protocol read no answer before they have sent everything.
 """
 
@@ -20,7 +20,7 @@ from nbgen.server.off_loop import INLINE_BYTES, off_loop
 
 
 class TooLarge(InvalidRequest):
-    """More than the route takes, in the words of this protocol."""
+    """The body is larger than the route takes, in the words of this protocol."""
 
 
 class KserveHandler(NbgenHandler):
@@ -34,7 +34,7 @@ class KserveHandler(NbgenHandler):
         return self.app.models
 
     def compute_etag(self) -> None:
-        """None: it would hash every body."""
+        """Compute none: it would hash every body."""
 
     def _check_body(self) -> None:
         self._check_length()
@@ -50,7 +50,7 @@ class KserveHandler(NbgenHandler):
         return TooLarge(f"request JSON size of {size} bytes {self.limit_words}")
 
     async def send(self, body: Iterator[bytes], size: int, content_type: str) -> None:
-        """Answer with a body of about `size` bytes, made as it is sent where it is large."""
+        """Answer with a body of about `size` bytes; a large one is rendered piece by piece while it is sent."""
         if size <= INLINE_BYTES:
             self.finish(b"".join(body), set_content_type=content_type)
             return

@@ -1,6 +1,6 @@
 """KServe v2 over HTTP: health, metadata, configuration, statistics, repository, inference.
 
-Does not know how bodies are written (`kserve`, `kserve_answer`), nor what computes.
+Does not know the format of bodies (`kserve`, `kserve_answer`), nor what computes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
 
 COMPRESSED = ENCODINGS[1:]
-#: Bytes of one inference, its binary tensors among them: the protocol's MAX_INPUT_BYTES do not hold for these.
+#: Bytes of one inference, including binary tensors, to which the protocol's MAX_INPUT_BYTES does not apply.
 INFER_BODY = 2**29
 
 
 class DescribingHandler(SmallHandler):
-    """A route that only tells."""
+    """A route that only describes something."""
 
     _track_activity = False
 
@@ -90,7 +90,7 @@ class ConfigHandler(DescribingHandler):
 
 
 class StatisticsHandler(DescribingHandler):
-    """What has been counted: of all models, or of one. An unknown one is the caller's mistake here."""
+    """The statistics of all models, or of one. An unknown model is a 400 here."""
 
     async def get(self, name: str = "", version: str = "") -> None:
         try:
@@ -101,13 +101,13 @@ class StatisticsHandler(DescribingHandler):
 
 
 def statistics(model: ServedModel) -> dict[str, Any]:
-    """A model's entry."""
+    """A model's entry in the statistics."""
     spec = model.spec
     return model.statistics.fields(spec.name, spec.version, decoupled=spec.decoupled)
 
 
 class IndexHandler(DescribingHandler):
-    """The models that this server is configured with, and how each is."""
+    """The models that this server is configured with, and the state of each."""
 
     async def post(self) -> None:
         self.tell(index(self.models, only_ready=kserve_metadata.parse_index(self.body)))
@@ -132,7 +132,7 @@ class LoadHandler(SmallHandler):
 
 
 class UnloadHandler(SmallHandler):
-    """Takes a model out of service; one that is not there is out of it already."""
+    """Takes a model out of service; an unknown model is no error."""
 
     async def post(self, name: str) -> None:
         kserve_metadata.check_unload(kserve_metadata.parse_parameters(self.body))
@@ -141,7 +141,7 @@ class UnloadHandler(SmallHandler):
 
 
 class NamedRepositoryHandler(SmallHandler):
-    """There is one repository, without a name."""
+    """Refuses routes with a repository's name: there is one repository, without a name."""
 
     async def post(self, repository: str, *_: str) -> None:
         kserve_metadata.check_repository(repository)
@@ -185,14 +185,14 @@ class InferHandler(KserveHandler):
         return await off_loop(len(body) * 8, kserve_answer.decompressed, body, kserve.MAX_INPUT_BYTES)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Says how bodies may be compressed, where that was the trouble."""
+        """Add the encodings that are read, if the error was an unsupported one."""
         if isinstance(kwargs.get("exc_info", (None, None, None))[1], Unsupported):
             self.set_header("Accept-Encoding", ", ".join(COMPRESSED))
         super().write_error(status_code, **kwargs)
 
 
 async def only_response(model: ServedModel, inference: Inference) -> InferenceResponse:
-    """The one response of an inference. Raises InvalidRequest for one that asks for several."""
+    """The one response of an inference. Raises InvalidRequest for an inference that asks for several."""
     found: InferenceResponse | None = None
     async with aclosing(model.responses(msgspec.structs.replace(inference, whole=True))) as responses:
         async for response in responses:
@@ -202,7 +202,7 @@ async def only_response(model: ServedModel, inference: Inference) -> InferenceRe
 
 
 def _costly_bytes(header: str | None, body: memoryview) -> int:
-    """Bytes of a body that are more than passed on: its JSON, and everything where there may be a BYTES tensor."""
+    """Bytes of a body that must be parsed, not just passed on: its JSON, and all if there may be a BYTES tensor."""
     if header is None or not header.isdecimal() or len(header) >= 12:
         return len(body)
     json = body[: int(header)]

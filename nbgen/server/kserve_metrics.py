@@ -1,6 +1,6 @@
-"""Triton's metrics of its models, beside SGLang's at `/metrics`: names, labels and their order as dashboards know them.
+"""Triton's model metrics, beside SGLang's at `/metrics`, with the names, labels and order that dashboards expect.
 
-Written out here: `prometheus_client` would end the counters' names in `_total`. Knows no wire but Prometheus' text.
+Formatted here, since `prometheus_client` would append `_total` to counters' names. Knows only Prometheus' text format.
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ def _head(name: str, words: str, kind: str) -> str:
 
 
 def _labels(model: ServedModel, between: str = "") -> str:
-    """Names and versions hold no character that would need an escape."""
+    """A model's labels. Names and versions hold no character that needs an escape."""
     return f'model="{model.spec.name}",{between}version="{model.spec.version}"'

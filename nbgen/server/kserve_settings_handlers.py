@@ -8,7 +8,7 @@ from nbgen.server.kserve_handlers import DescribingHandler
 
 
 class LoggingHandler(DescribingHandler):
-    """What is logged. Kept and told again; the server's own options decide."""
+    """Log settings. They are stored and reported, but have no effect: the server's own options decide."""
 
     async def get(self) -> None:
         self.tell(self.app.log_settings.fields)
@@ -19,7 +19,7 @@ class LoggingHandler(DescribingHandler):
 
 
 class TraceHandler(DescribingHandler):
-    """What would be traced, of all models or of one."""
+    """Trace settings of all models, or of one."""
 
     async def get(self, name: str = "") -> None:
         self._check(name)
@@ -36,7 +36,7 @@ class TraceHandler(DescribingHandler):
 
 
 class SharedMemoryStatusHandler(DescribingHandler):
-    """No region is registered."""
+    """Reports that no region is registered."""
 
     async def get(self, kind: str, region: str | None = None) -> None:
         if region:
@@ -45,7 +45,7 @@ class SharedMemoryStatusHandler(DescribingHandler):
 
 
 class SharedMemoryHandler(DescribingHandler):
-    """Memory of other processes is not read or written here. To forget all regions is to do nothing."""
+    """Refuses regions: memory of other processes is never read or written. Unregistering all does nothing."""
 
     async def post(self, kind: str, region: str | None, action: str) -> None:
         if region or action == "register":

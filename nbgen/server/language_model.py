@@ -24,7 +24,7 @@ from nbgen.server.served_model import ServedModel
 from nbgen.server.statistics import Timing
 from nbgen.tensor_spec import ModelSpec
 
-#: What the index calls each state of the engine.
+#: The repository index's name of each state of the engine.
 STATES: dict[State, ModelState] = {
     "ready": "READY",
     "stopped": "READY",  # the first request starts it
@@ -37,7 +37,7 @@ STATES: dict[State, ModelState] = {
 
 
 class LanguageModel(ServedModel):
-    """The engine's model. Its runs live as long as whoever reads the responses."""
+    """The engine's model. A run is aborted when its reader stops reading the responses."""
 
     def __init__(self, engine: EngineClient, runs: Runs) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class LanguageModel(ServedModel):
         engine.watchers.add(self._note_start)
 
     def _note_start(self) -> None:
-        """It is in service again, whoever has asked the engine for it."""
+        """Put the model into service again when anybody has the engine start."""
         if self._engine.state in ("starting", "loading", "ready"):
             self.unloaded = False
 
@@ -118,7 +118,7 @@ class LanguageModel(ServedModel):
             raise Unavailable(error.message) from None
 
     async def _whole(self, runs: list[Run], reader: Reader) -> AsyncIterator[list[list[Sample]]]:
-        """The samples of each run, once all have ended; the first error ends all."""
+        """Yield the samples of each run once all have ended; the first error is raised for all."""
         while not all(run.ended is not None for run in runs):
             for run in runs:
                 _raise_error(run)
@@ -128,12 +128,12 @@ class LanguageModel(ServedModel):
         yield [run.samples for run in runs]
 
     async def _stream(self, run: Run, reader: Reader) -> AsyncIterator[list[list[Sample]]]:
-        """What is new of the one sample, from token to token."""
+        """Yield the new outputs of the run's one sample."""
         read = 0
         while True:
             _raise_error(run)
             over, news, new = run.ended is not None, Sample(), run.outputs[read:]
-            while new and not over and not new[-1].token_ids:  # rows of a token that comes next
+            while new and not over and not new[-1].token_ids:  # rows of a token that is still to come
                 new.pop()
             if over or new:
                 for output in new:
@@ -162,7 +162,7 @@ class LanguageModel(ServedModel):
 
 
 async def _begun(run: Run, reader: Reader, timeout_us: int) -> None:
-    """Wait for the first output where that may only take so long. Raises Unavailable."""
+    """Wait for the first output, if there is a timeout for it. Raises Unavailable."""
     deadline = time.monotonic() + timeout_us / 1e6
     while timeout_us and not run.outputs and run.ended is None:
         left = deadline - time.monotonic()
@@ -187,7 +187,7 @@ def _times(run: Run) -> Times:
 
 
 def _timing(runs: list[Run]) -> Timing:
-    """The model computes from when the first of them is begun; before that, they wait."""
+    """Compute time counts from the start of the first run; before that, the runs wait."""
     now = time.monotonic()
     infer = max(run.ended or now for run in runs) - min(run.running_since or run.ended or now for run in runs)
     return Timing(compute_infer=int(infer * 1e9), batch=len(runs), executed_batch=len(runs))

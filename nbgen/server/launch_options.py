@@ -1,4 +1,4 @@
-"""Options on the command line: short names of NbgenApp's, those of SGLang's launcher among them, and JSON as values."""
+"""Options on the command line: short names of NbgenApp's options, also those of SGLang's launcher, and JSON values."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ from nbgen.server.life_options import LifeOptions
 
 
 class JsonDict(Dict):
-    """A dictionary of JSON's values: NAME=VALUE as often as there are some, or an object. What is no JSON is text."""
+    """A dictionary of JSON values: NAME=VALUE, repeatable, or a JSON object. A value that is no JSON is text."""
 
     def item_from_string(self, s: str) -> dict[str, Any]:
         return {name: _json(value) for name, value in super().item_from_string(s).items()}
@@ -40,7 +40,7 @@ ALIASES: dict[str, str | tuple[str, str]] = {
     "device": "NbgenApp.device",
     "dtype": "NbgenApp.dtype",
     "quantization": "NbgenApp.quantization",
-    # As SGLang's launch options are called.
+    # The names of SGLang's launcher.
     "model-path": "NbgenApp.model",
     "context-length": "NbgenApp.context_length",
     "sampling-defaults": "NbgenApp.sampling_defaults",
@@ -75,7 +75,7 @@ FLAGS: dict[str, tuple[dict[str, Any], str]] = {
     "enable-torch-compile": _flag("compile", "Compile the model's small operations."),
     "enable-custom-logit-processor": _flag("enable_custom_logit_processor", "Run Python code that clients send."),
     "open-health": _flag("open_health", "Tell who shows no token how the server is."),
-    # What SGLang's servers must be told, and this one does anyway.
+    # Options that SGLang's servers need for what this one does anyway.
     "enable-lora": ({}, "Adapters are served anyway."),
     "enable-metrics": ({}, "Metrics are there anyway."),
     "enable-return-hidden-states": ({}, "Hidden states are given anyway."),
@@ -83,7 +83,7 @@ FLAGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 _LEAVE_IT_OUT = "adapters of any rank and any linear layers are served: leave it out"
-#: Others of SGLang's, with what to do here.
+#: Other options of SGLang's, with what to do here instead.
 REFUSED: dict[str, str] = {
     "chat-template": "the template is that of the model's folder",
     "disable-radix-cache": "prefixes are shared always, and POST /flush_cache forgets them",
@@ -102,7 +102,7 @@ REFUSED: dict[str, str] = {
 
 
 def command(config: EngineConfig, options: ServerOptions) -> str:
-    """What starts a server of its own with this model and the unusual ones of these options: others may be secrets."""
+    """The command that starts a server with this model and these options, where not default. Others may be secrets."""
     usual, words = EngineConfig(), ["jupyter nbgen"]
     named = [(trait, alias) for alias, trait in reversed(ALIASES.items()) if isinstance(trait, str)]
     aliases = {trait.removeprefix("NbgenApp."): alias for trait, alias in named}
@@ -114,7 +114,7 @@ def command(config: EngineConfig, options: ServerOptions) -> str:
 
 
 def _generate_options(options: ServerOptions) -> list[str]:
-    """Those of `/generate`."""
+    """The options of `/generate` that are not default."""
     given = {
         "--incremental-streaming-output": options.incremental,
         "--allow-auto-truncate": options.truncate,
@@ -125,7 +125,7 @@ def _generate_options(options: ServerOptions) -> list[str]:
 
 
 def apart(arguments: Sequence[str]) -> list[str]:
-    """SGLang's `--lora-paths NAME=FOLDER FOLDER …` as one option for each; who has no name is called as its folder."""
+    """Split SGLang's `--lora-paths NAME=FOLDER FOLDER …` into one option each; a missing name is that of the folder."""
     found, several = list[str](), False
     for argument in arguments:
         if argument.startswith("-"):
@@ -138,7 +138,7 @@ def apart(arguments: Sequence[str]) -> list[str]:
 
 
 def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
-    """End with words about a command, an option that only SGLang's launcher has, or a trait that NbgenApp has not."""
+    """Exit with a message for a command, an option that only SGLang's launcher has, or a trait that NbgenApp lacks."""
     if arguments and not arguments[0].startswith("-"):
         sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
     known = {name: name for name in (f"NbgenApp.{trait}" for trait in traits)}
@@ -151,13 +151,13 @@ def refuse_foreign(arguments: Sequence[str], traits: Iterable[str]) -> None:
 
 
 def _refuse(name: str, known: Mapping[str, str]) -> NoReturn:
-    """`known` are the options that there are, by what somebody may have meant them with."""
+    """Exit, suggesting an option. `known` are the existing options, by names that users may have meant them by."""
     meant = "".join(f"; did you mean --{known[near]}?" for near in get_close_matches(name, known, 1))
     sys.exit(f"nbgen has no --{name}{meant or ': --help-all lists what it has'}")
 
 
 class OptionsAlone(KVArgParseConfigLoader):
-    """What `jupyter nbgen` reads its command line with: what is no option of it ends it with words."""
+    """Parses the command line of `jupyter nbgen`, which exits with a message for anything that is no option."""
 
     def _handle_unrecognized_alias(self, arg: str) -> None:
         names = [*EngineOptions.class_trait_names(config=True), *LifeOptions.class_trait_names(config=True)]
@@ -170,5 +170,5 @@ class OptionsAlone(KVArgParseConfigLoader):
         if self.extra_args:
             words = "nbgen has options only; a model is named by --model=FOLDER"
             sys.exit(f"{self.extra_args[0]!r} is no option: {words}")
-        if isinstance(self.config.IdentityProvider.get("token"), list):  # of which traitlets would show each
+        if isinstance(self.config.IdentityProvider.get("token"), list):  # traitlets' error would show the tokens
             sys.exit("nbgen has one --api-key, and it is given more than once")

@@ -1,4 +1,4 @@
-"""The options of the server that say when the engine's processes begin and end, and who is told how they are."""
+"""The server's options for when the engine's processes start and end, and for who may ask for its health."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nbgen.server.engine_options import Seconds
 
 
 class LifeOptions(Configurable):
-    """What the owner says about the engine's life."""
+    """What the server's owner decides about the engine's lifecycle."""
 
     autoload = Bool(
         help="Load the model, and the modules of model_repository, when the server starts. On for `jupyter nbgen`, off "

@@ -1,4 +1,4 @@
-"""Files that clients name by a path, below one folder of the owner's. POSIX only, as the engine's process is."""
+"""Reads files that clients name by path, below one folder of the owner's. POSIX only, as the engine's process is."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from nbgen.errors import InvalidRequest
 
 MAX_PATH = 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Without O_NONBLOCK the opening of a pipe would wait for somebody to write into it.
+#: Without O_NONBLOCK, opening a pipe would wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class MediaFiles:
-    """The files below `root`; None where no path is read. One answer for all that is not there to be read."""
+    """Reads files below `root`; None allows no paths. All unreadable paths get the same error."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = None if root is None else root.resolve()
 
     def check(self, field: str) -> None:
-        """Raise InvalidRequest where no path is read."""
+        """Raise InvalidRequest if no paths are allowed."""
         if self._root is None:
             raise InvalidRequest(
                 f"`{field}`: files by path are off here (--media-root names a folder of them); send the file itself as "
@@ -36,7 +36,7 @@ class MediaFiles:
         assert self._root is not None
         try:
             data = _read_below(self._root, _path(address), limit + 1)
-        except (OSError, ValueError, RuntimeError):  # the last of links that lead in a circle
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: links that form a circle
             raise InvalidRequest(
                 f"`{field}`: there is no file {address[:200]!r} below the folder that media are read from", field=field
             ) from None
@@ -57,7 +57,7 @@ def _path(address: str) -> str:
 
 
 def _read_below(root: Path, path: str, limit: int) -> bytes:
-    """At most `limit` bytes. What was resolved is opened part by part, so that no link can be put in between."""
+    """Read at most `limit` bytes. Open the resolved path part by part, so that no link can be slipped in."""
     resolved = (root / path).resolve(strict=True)
     if not resolved.is_relative_to(root) or resolved == root:
         raise ValueError("outside")
@@ -75,7 +75,7 @@ def _read_below(root: Path, path: str, limit: int) -> bytes:
 
 def _read_regular(descriptor: int, limit: int) -> bytes:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)  # open would refuse a folder and leave it open
+        os.close(descriptor)  # `open` would raise for a folder and leave the descriptor open
         raise ValueError("no regular file")
     with open(descriptor, "rb") as file:
         return file.read(limit)

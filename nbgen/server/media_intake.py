@@ -1,4 +1,4 @@
-"""From what a client said of its media to the media themselves: URLs fetched and files read, as far as allowed."""
+"""Replaces a request's media sources by the media themselves: fetches URLs and reads files, as far as allowed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class MediaIntake:
     ) -> list[GenerateRequest]:
         """The requests with their media. Raises InvalidRequest and Forbidden.
 
-        `model` is the loaded one: what it would leave out is not opened for it.
+        `model` is the loaded one: media that it would leave out are not opened.
         """
         if not any(media):
             return list(requests)
         taken = None if model is None or not requests[0].media_optional else model.media
-        size, opened = 0, dict[tuple[str, str], bytes]()  # what a whole batch names is opened once
+        size, opened = 0, dict[tuple[str, str], bytes]()  # a source that several prompts name is opened once
         for source in (item for items in media for item in items if isinstance(item, Source)):
             if (source.type, source.address) not in opened:
                 wanted = taken is None or source.type in taken
@@ -59,7 +59,7 @@ class MediaIntake:
         ]
 
     async def _open(self, source: Source, *, trusted: bool, wanted: bool) -> bytes:
-        """What is refused is refused to everybody; what is allowed is opened where it is wanted."""
+        """The source's bytes; none unless `wanted`. Sources that are not allowed are refused in either case."""
         field, limit = source.field, MAX_BYTES[source.type]
         if source.place == "url":
             self.urls.check(source.address, field)
@@ -74,7 +74,7 @@ class MediaIntake:
 
 
 def _check_room(size: int, field: str) -> None:
-    """Of all files that one call names: no more may be alive at a time."""
+    """Raise InvalidRequest if one call's files have more bytes than those of all live runs may have."""
     if size > MAX_MEDIA_BYTES:
         words = f"`{field}`: the files that this call names have more than {MAX_MEDIA_BYTES} bytes together: name fewer"
         raise InvalidRequest(words, field=field)

@@ -1,4 +1,4 @@
-"""What the server's owner decides about images, sounds and videos that are not sent but named."""
+"""What the server's owner decides about images, sounds and videos that requests name by URL or path."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class MediaOptions(Configurable):
         return root
 
     def media_intake(self) -> MediaIntake:
-        """What opens URLs and paths, as the options say."""
+        """A `MediaIntake` for the URLs and paths that the options allow."""
         root = None if self.media_root == "none" else Path(self.media_root).expanduser()
         return MediaIntake(MediaUrls(self.allow_media_hosts), MediaFiles(root))

@@ -1,7 +1,7 @@
-"""Files from URLs that clients name, where the owner allows their hosts.
+"""Fetches files from URLs that clients name, if the owner allows their hosts.
 
-The one place where the server connects to anywhere for a client. One parser reads the URL for the check and for the
-connection, the addresses that were checked are connected to, and every redirect is checked as if it had been asked for.
+The one place where the server opens connections for a client. One parser reads the URL for both the check and the
+connection, only addresses that were checked are connected to, and every redirect is checked like the first URL.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ MAX_REDIRECTS = 3
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 10.0
 MAX_HEADER_BYTES = 64 * 2**10
-#: Of a length that is repeated to the client.
+#: Most digits of a length that is quoted to the client.
 MAX_DIGITS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
-#: Stands in the owner's list for every host that is not inside.
+#: In the owner's list it stands for every host with a public address.
 ANY_HOST = "*"
 NO_ADDRESS = "that is no address of the form https://host/path"
 ACCEPTED = "image/*, audio/*, video/*"
 
 
 class Place(NamedTuple):
-    """A URL that was read; `url` is written anew from what was read."""
+    """A parsed URL; `url` is rebuilt from its parsed parts."""
 
     host: str
     url: str
 
 
 class MediaUrls:
-    """Fetches from `hosts`. Every error says what the client may know: not what answered, nor whether."""
+    """Fetches from `hosts`. No error tells the client what answered, or whether anything did."""
 
     def __init__(self, hosts: Collection[str], resolver: Resolver | None = None) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -50,7 +50,7 @@ class MediaUrls:
         self._clients: dict[int, SimpleAsyncHTTPClient] = {}
 
     def check(self, url: str, field: str) -> None:
-        """Raise InvalidRequest for a URL that is not fetched, whatever its host's addresses are."""
+        """Raise InvalidRequest for a URL that may not be fetched, without resolving its host."""
         if not self._hosts:
             raise InvalidRequest(
                 f"`{field}`: files by URL are off here (the server's owner turns them on with --allow-media-host); "
@@ -68,7 +68,7 @@ class MediaUrls:
                 return await self._follow(url, limit)
 
     def close(self) -> None:
-        """End what is kept open; whoever fetches later, as while the server stops, opens it anew."""
+        """Close the clients; a fetch that comes later, as while the server stops, opens a new one."""
         while self._clients:
             self._clients.popitem()[1].close()
 
@@ -112,7 +112,7 @@ class MediaUrls:
             raise InvalidRequest(_nothing(limit)) from None
 
     def _client(self, limit: int) -> SimpleAsyncHTTPClient:
-        """tornado's own client: it asks no proxy of the environment, and keeps no cookies."""
+        """Tornado's simple client, which uses no proxy of the environment and keeps no cookies."""
         if limit not in self._clients:
             self._clients[limit] = SimpleAsyncHTTPClient(
                 force_instance=True,
@@ -129,7 +129,7 @@ def _nothing(limit: int) -> str:
 
 
 def _size(head: list[str]) -> int:
-    """The length that the first lines of a good answer give its body; 0 where they give none."""
+    """The Content-Length in the header lines of a 200 answer; 0 if there is none."""
     if len(head) < 2 or " 200 " not in head[0]:
         return 0
     length = HTTPHeaders.parse("".join(head[1:])).get("Content-Length", "")
@@ -138,7 +138,7 @@ def _size(head: list[str]) -> int:
 
 @contextmanager
 def _named(field: str) -> Iterator[None]:
-    """Errors in words that name the field they are about."""
+    """Make errors name the field that they are about."""
     try:
         yield
     except InvalidRequest as error:
@@ -149,7 +149,7 @@ def _named(field: str) -> Iterator[None]:
 
 
 def _joined(url: str, location: str) -> str:
-    """Where a redirect leads. Raises InvalidRequest."""
+    """The URL that a redirect leads to. Raises InvalidRequest."""
     try:
         return urljoin(url, location)
     except ValueError:
@@ -157,7 +157,7 @@ def _joined(url: str, location: str) -> str:
 
 
 def read_url(url: str) -> Place:
-    """What a URL says. Raises InvalidRequest for one that two parsers could read differently."""
+    """Parse a URL. Raises InvalidRequest for one that two parsers could read differently."""
     if not all("!" <= character <= "~" for character in url) or "\\" in url:
         raise InvalidRequest("an address has plain ASCII without spaces or back slashes only; escape the rest with %")
     try:

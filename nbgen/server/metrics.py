@@ -1,4 +1,4 @@
-"""What Prometheus may know of this server: counters and times of requests, the engine's pulse.
+"""The server's metrics for Prometheus: counters and durations of requests, and the engine's status.
 
 Names and labels are those of SGLang 0.5.23, so that its dashboards work. Never holds a prompt, an id or a secret.
 """
@@ -23,7 +23,7 @@ from nbgen.server.runs import Run
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model_name",)
-#: Requests whose prompts make the hit rate.
+#: Number of latest requests over which the cache hit rate is taken.
 RECENT = 100
 
 TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
@@ -56,11 +56,11 @@ class Metrics:
         registry.register(self)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """All metrics, in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges as they stand: what a registry asks its collectors for."""
+        """The present gauges; the registry calls this, since this object is one of its collectors."""
         status = self._engine.status or EngineStatus()
         used = status.blocks_total - status.blocks_free
         gauges = {
@@ -89,11 +89,11 @@ class Metrics:
         run.watchers.add(_Meter(run, self).update)
 
     def token_times(self, run: Run) -> TokenTimes:
-        """Where the run's tokens are counted."""
+        """The histogram in which the run's tokens are counted."""
         return self._token_times[run.model]
 
     def first_token(self, run: Run, seconds: float) -> None:
-        """One of the run's samples has begun, so long after the run."""
+        """Count the first token of one of the run's samples, `seconds` after the run's start."""
         self._ttft.labels(run.model).observe(seconds)
 
     def ended(self, run: Run) -> None:
@@ -116,7 +116,7 @@ class Metrics:
 class TokenTimes:
     """A model's tokens and the times between them, as a histogram.
 
-    prometheus_client's own would cost more than a token's decoding: three locks, and a search through all buckets.
+    prometheus_client's histogram would cost more than a token's decoding: three locks, and a search of all buckets.
     """
 
     def __init__(self) -> None:
@@ -125,14 +125,14 @@ class TokenTimes:
         self._counts = [0] * (len(ITL_SECONDS) + 1)
 
     def add(self, count: int, seconds: float) -> None:
-        """`count` tokens took so long, all together."""
+        """Count `count` tokens that took `seconds` in total."""
         self.tokens += count
         self.seconds += seconds
         self._counts[bisect_left(ITL_SECONDS, seconds / count)] += count
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper bounds, and how many times were no longer."""
+        """Upper bounds, each with the number of times up to it."""
         bounds = [floatToGoString(bound) for bound in (*ITL_SECONDS, math.inf)]
         return list(zip(bounds, accumulate(self._counts), strict=True))
 

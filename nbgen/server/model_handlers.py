@@ -1,4 +1,4 @@
-"""nbgen's own routes: who answers here, and which model is loaded."""
+"""nbgen's own routes: the server's identity, and the loaded model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEATURES = ("generate", "runs", "subscribe")
 
 
 class HelloHandler(NbgenHandler):
-    """Who answers here. A page that has only a login cookie gets its XSRF cookie from it."""
+    """The server's identity. A page that has only a login cookie gets its XSRF cookie here."""
 
     _track_activity = False
 
@@ -40,7 +40,7 @@ class HelloHandler(NbgenHandler):
 
 
 class ModelHandler(NbgenHandler):
-    """What is loaded, and how it does."""
+    """The loaded model, and the engine's state."""
 
     _track_activity = False
 
@@ -53,7 +53,7 @@ class ModelHandler(NbgenHandler):
         """The engine's state as JSON."""
         engine = self.engine
         model = msgspec.structs.asdict(engine.model) if engine.model else {}
-        model.pop("tokenizer", None)  # whose template is long; it has a route of its own
+        model.pop("tokenizer", None)  # it holds the long chat template, and has a route of its own
         fields = {
             "state": engine.state,
             "name": engine.config.model,
@@ -69,7 +69,7 @@ class ModelHandler(NbgenHandler):
 
 
 class LoadHandler(ModelHandler):
-    """Loads a model, replacing any other, and tells how far it is."""
+    """Loads a model, replacing any other, and streams the progress."""
 
     async def post(self) -> None:
         wanted = native.parse_load(self.body)
@@ -91,7 +91,7 @@ class LoadHandler(ModelHandler):
 
     def _loaded(self, loading: asyncio.Task[None]) -> None:
         if not loading.cancelled():
-            loading.exception()  # seen, also when nobody waits for it any more
+            loading.exception()  # mark it as retrieved, even if nobody waits for it any more
         self.reader.wake()
 
     async def _outcome(self, loading: asyncio.Task[None]) -> bytes:

@@ -1,6 +1,6 @@
-"""What tells a model, or one with an adapter, from another of its name: its files, and how the owner has them read.
+"""Identities, which tell a model (with an adapter) from others of its name: hashes of its files and of load options.
 
-Of files it knows names, sizes and times. Knows nothing of what is loaded.
+Of files only names, sizes and times count. Knows nothing of what is loaded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from nbgen.model_files import Stamp
 
 
 def of_model(config: EngineConfig, files: Stamp) -> str:
-    """`files` are those of its folder; a hub's model is told by what has been downloaded of it."""
+    """A model's identity. `files` are those of its folder; for a hub model the downloaded commit counts instead."""
     try:
         folder = model_files.model_folder(config.model)
-    except ModelError:  # loading says what is wrong with it
+    except ModelError:  # loading reports the error
         folder = None
     place = str(folder.resolve()) if folder else f"{config.model}@{model_hub.commit(config.model)}"
     read = (config.dtype, config.quantization, config.sampling_defaults, config.context_length)
@@ -26,7 +26,7 @@ def of_model(config: EngineConfig, files: Stamp) -> str:
 
 
 def with_adapter(model: str, folder: str, files: Stamp) -> str:
-    """`model` is what tells the one below from others."""
+    """The identity of a model with an adapter; `model` is that of the model alone."""
     return _digest(model, str(Path(folder).resolve()), sorted(files))
 
 

@@ -27,7 +27,7 @@ class Models:
         self._engine = engine
         self._folder = folder
         self._modules: dict[str, TensorModel] = {}
-        #: What is wrong with a module that nobody can ask, since the language model has its name.
+        #: The error of a module that cannot be served, since the language model has its name; else empty.
         self._namesake = ""
         self._take(repository.scan(folder))
 
@@ -36,9 +36,9 @@ class Models:
         yield from self._modules.values()
 
     def find(self, name: str, version: str = "") -> ServedModel:
-        """The model, whether or not it is loaded. Raises NotFound; InvalidRequest for no version number.
+        """The model, whether or not it is loaded. Raises NotFound; InvalidRequest for a version that is no number.
 
-        A `version` of "" is whatever there is.
+        A `version` of "" stands for any version.
         """
         if version and not (_VERSION.fullmatch(version) and int(version) <= MAX_VERSION):
             raise InvalidRequest(f"failed to get model version from specified version string '{version[:30]}'")
@@ -50,7 +50,7 @@ class Models:
         return model
 
     def serving(self, name: str, version: str = "") -> ServedModel:
-        """The model, if it takes requests. Raises NotFound; Unavailable for one whose interface cannot be read."""
+        """The model, if it is in service. Raises NotFound; Unavailable for one whose interface cannot be read."""
         model = self.find(name, version)
         if model.unloaded:
             raise NotFound(f"Request for unknown model: '{name[:200]}' has no available versions")
@@ -63,7 +63,7 @@ class Models:
             module.awaited = True
 
     async def load_modules(self, log: Logger) -> None:
-        """Load the repository's modules beside each other; the log, and each one's reason, say which cannot be."""
+        """Load the repository's modules concurrently. Failures go to the log and to each module's `reason`."""
         if self._namesake:
             log.error("%s", self._namesake)
         await asyncio.gather(*(_load_at_start(module, log) for module in self._modules.values()))
@@ -84,7 +84,7 @@ class Models:
         await model.load()
 
     async def unload(self, name: str) -> None:
-        """Take a model out of service; one that is not there is out of it already."""
+        """Take a model out of service; an unknown model is no error."""
         try:
             model = self.find(name)
         except NotFound:
@@ -92,7 +92,7 @@ class Models:
         await model.unload()
 
     def _take(self, entries: list[Entry], name: str | None = None) -> None:
-        """Take in what the folder holds, or held: all of it, or one model anew. What is loaded outlives its folder."""
+        """Update the modules from the folder's entries: all, or `name` alone. Loaded ones outlive their folder."""
         own = self.language_model.spec.name
         twins = any(entry.name == own for entry in entries)
         words = f"failed to load the module '{own}': that is the language model's own name: give the module another"

@@ -1,4 +1,4 @@
-"""OpenAI's routes: completions, chat completions, models; and SGLang's scores, which answer like these."""
+"""OpenAI's routes: completions, chat completions, models; and SGLang's scores, which have the same shape of errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nbgen.server.runs import Run
 
 
 class OpenaiHandler(NbgenHandler):
-    """Errors in OpenAI's shape and the caller's words, and a name for each call that its clients know it by."""
+    """Errors in OpenAI's shape with the caller's field names, and a request id in a header of each answer."""
 
     error_body = staticmethod(openai_answer.error_body)
-    #: What the caller calls the engine's options.
+    #: The caller's names of the engine's options.
     names: Mapping[str, str] = {}
 
     def set_default_headers(self) -> None:
@@ -38,7 +38,7 @@ class OpenaiHandler(NbgenHandler):
 
 
 class CallHandler(OpenaiHandler, GenerationHandler):
-    """A call of either kind. One model is served, so its name counts only where it may be an adapter's."""
+    """A completion or a chat. One model is served, so `model` matters only if it names an adapter."""
 
     names: Mapping[str, str] = OF_TEMPLATES
 
@@ -49,17 +49,17 @@ class CallHandler(OpenaiHandler, GenerationHandler):
         await self.generate(requests, stream=call.stream)
 
     async def ready(self, call: Call) -> list[GenerateRequest]:
-        """The call's requests with their adapters and their media. Raises what is not there or not allowed."""
+        """The call's requests with adapters and media. Raises an error for those that are missing or not allowed."""
         self.names, adapter = call.names, self._adapter(call.model)
         requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
         return await self.with_media(requests, call.media)
 
     def model_name(self, call: Call) -> str:
-        """What answers to the call: an adapter under the name that the caller has for it, or the model."""
+        """The model name in the answer: the caller's name of an adapter, or the served model's."""
         return call.model if self._adapter(call.model) else self.engine.config.model
 
     def _adapter(self, model: str) -> str | None:
-        """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for one not there."""
+        """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for an unknown adapter."""
         adapters, base = self.engine.adapters, self.engine.config.model
         if (name := adapters.named(model)) is None and model.startswith(f"{base}:"):
             adapters.check(model.removeprefix(f"{base}:"), field="model")
@@ -79,14 +79,14 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
 
 class CompletionsHandler(CallHandler):
-    """Text or ids, continued."""
+    """Continues a text or token ids."""
 
     async def post(self) -> None:
         await self.respond(await self.parsed(openai.parse_completion))
 
 
 class ChatCompletionsHandler(CallHandler):
-    """A chat, answered through the model's own template."""
+    """Answers a chat, through the model's own template."""
 
     body_limit = MEDIA_BODY
 
@@ -94,7 +94,7 @@ class ChatCompletionsHandler(CallHandler):
         await self.respond(await self.parsed(openai.parse_chat))
 
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        """A limit over the context by both of its names: SGLang's clients look for the newer, whichever they sent."""
+        """Name an excessive limit by both of its names: SGLang's clients look for the newer, whichever they sent."""
         ours = super().as_ours(status, error)
         if not isinstance(ours, InvalidRequest) or ours.field != "max_tokens":
             return ours
@@ -103,7 +103,7 @@ class ChatCompletionsHandler(CallHandler):
 
 
 class ScoreHandler(CallHandler):
-    """How likely tokens are to come next, after a query with each of several items."""
+    """The probabilities of tokens to come next, after a query with each of several items."""
 
     async def post(self) -> None:
         self._scoring = await self.parsed(scores.parse_score)

@@ -1,6 +1,6 @@
-"""The folder of modules of a server that was given none: nobody else can write it, and it ends with the server.
+"""A private folder of modules, for a server that was given none: nobody else can write it, and it ends with the server.
 
-Who is killed takes nothing away. The next server does, and knows by a lock which of them live. Knows no modules.
+A killed server leaves its folder behind. The next server removes it, and tells live ones by a lock. Knows no modules.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "nbgen-models-"
-#: There once the lock is held: a folder without it may be a moment old, or on a file system that has no locks.
+#: Marks that the lock is held: a folder without it may be just being made, or be on a file system without locks.
 HELD = ".held"
 
 
 class PrivateRepository(tempfile.TemporaryDirectory[str]):
-    """Made at once. Those whose servers were killed are removed then."""
+    """Creates the folder at once, and removes those of servers that were killed."""
 
     def __init__(self) -> None:
         _remove_abandoned()
@@ -30,7 +30,7 @@ class PrivateRepository(tempfile.TemporaryDirectory[str]):
             Path(self.name, HELD).touch()
 
     def cleanup(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         super().cleanup()
         if self._lock >= 0:
             os.close(self._lock)
@@ -47,7 +47,7 @@ def _remove_abandoned() -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A folder that is no link to one."""
+    """A descriptor of a folder; raises OSError for a link."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield descriptor

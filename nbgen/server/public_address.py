@@ -1,4 +1,4 @@
-"""Which addresses of the network a server may connect to for a client: public ones, and none that leads inside."""
+"""Decides which network addresses a server may connect to for a client: public ones, and none that leads inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tornado.netutil import Resolver
 
 from nbgen.errors import InvalidRequest
 
-#: Ranges of IPv6 that carry an IPv4 address for a translator to go to, and the one that sites had for themselves.
+#: Ranges of IPv6 that embed an IPv4 address for a translator, and the deprecated range of site-local addresses.
 INNER = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "fec0::/10")))
 NOT_ALLOWED = "that address is not allowed"
 
@@ -20,7 +20,7 @@ Addresses = list[tuple[int, Any]]
 
 
 def is_public(address: str) -> bool:
-    """Whether an address, as a resolver spells it, is one that anybody may reach from anywhere."""
+    """Whether an IP address, as a resolver writes it, is globally reachable."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -36,7 +36,7 @@ def _leads_inside(ip: IPv4Address | IPv6Address) -> bool:
 
 
 class PublicResolver(Resolver):
-    """Resolves a name once and refuses it if any of its addresses is not public: those it gives are connected to."""
+    """Resolves a name once, and refuses it if any address is not public. The same addresses are then connected to."""
 
     def initialize(self, permits: Callable[[str], bool] = is_public) -> None:
         self._permits = permits
@@ -48,6 +48,6 @@ class PublicResolver(Resolver):
         return addresses
 
     async def look_up(self, host: str, port: int) -> Addresses:
-        """What the system's resolver knows of a name."""
+        """The addresses of a name from the system's resolver."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [(family, address) for family, _, _, _, address in found]

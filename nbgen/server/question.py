@@ -1,4 +1,4 @@
-"""A request to the engine with one answer, awaited: a tokenization, a single token. Knows no dialect."""
+"""Asks the engine for a single answer and awaits it: a tokenization, a single token. Knows no dialect."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Question:
 
 
 async def ask_tokenizer(engine: EngineClient, request: Request) -> TokenizerAnswer:
-    """What the engine's tokenizer makes of a request to it."""
+    """The engine's answer to a request for its tokenizer."""
     answer = await ask(engine, request)
     assert isinstance(answer, TokenizerAnswer)
     return answer
 
 
 async def started_model(engine: EngineClient) -> ModelInfo | None:
-    """What is known of the model, once any question has started an engine; None where that did not last."""
+    """The model's properties, starting the engine if need be; None if the engine has stopped again."""
     if engine.model is None:
         await ask_tokenizer(engine, TokenizeRequest(rid=uuid.uuid4().hex))
     return engine.model

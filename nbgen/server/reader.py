@@ -1,4 +1,4 @@
-"""A reader of runs: one wake-up for whatever happens to any of them. Knows nothing of how they are rendered."""
+"""A reader of runs: waits for an event of any of them. Knows nothing of how they are rendered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Reader:
-    """Sleeps until one of what it watches calls its watchers, or until it is told to leave."""
+    """Sleeps until one of the watched objects calls its watchers, or until `leave` is called."""
 
     def __init__(self) -> None:
         self.gone = False
@@ -24,10 +24,10 @@ class Reader:
         self._watched.append(watchers)
 
     async def wait(self, seconds: float | None = None, at_once: Callable[[], bool] | None = None) -> bool:
-        """Until something happened; False when nothing did for `seconds`.
+        """Wait until something happens; False if nothing does for `seconds`.
 
-        What happens is first left to `at_once`, on the spot: nobody wakes while that says true, since a task's turn
-        costs as much as all else that a token needs. What it raises is raised here.
+        Each event is first given to `at_once`, inside the event's own call. While it returns True this task sleeps on,
+        since waking it costs as much as all other work on a token. What `at_once` raises is raised here.
         """
         if not self._happened:
             loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class Reader:
         return happened
 
     def wake(self) -> None:
-        """Let `wait` return, unless what happened is dealt with at once."""
+        """Let `wait` return, unless `at_once` handles the event."""
         waiter = self._waiter
         if waiter is not None and not waiter.done() and self._deal(waiter):
             return
@@ -53,12 +53,12 @@ class Reader:
             waiter.set_result(None)
 
     def leave(self) -> None:
-        """The one who reads has gone: wake whoever writes for them."""
+        """Note that the client has left, and wake the task that writes to it."""
         self.gone = True
         self.wake()
 
     def close(self) -> None:
-        """Watch nothing any more, and hold nothing of whoever waited."""
+        """Stop watching, and drop the reference to `at_once`."""
         for watchers in self._watched:
             watchers.discard(self.wake)
         self._watched, self._at_once = [], None
@@ -69,13 +69,13 @@ class Reader:
         self._last = waiter.get_loop().time()
         try:
             return self._at_once()
-        except Exception as error:  # whatever it is, who waits is told
+        except Exception as error:  # whatever it is, `wait` raises it
             if not waiter.done():
                 waiter.set_exception(error)
             return False
 
     def _ring(self, waiter: asyncio.Future[None], seconds: float) -> None:
-        """End the wait if nothing has happened for so long; look again later if something has."""
+        """End the wait if nothing has happened for `seconds`; otherwise look again later."""
         loop = waiter.get_loop()
         left = self._last + seconds - loop.time()
         if left > 0:

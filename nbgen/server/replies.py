@@ -1,4 +1,4 @@
-"""Who waits for an engine's answers: to a request, or, with one answer each, to its commands. Knows no message."""
+"""Those who wait for an engine's answers: listeners of requests, and commands with one answer. Knows no message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Listener(Protocol):
-    """Who asked: gets every output of its request (or its one answer), as they come, or the error that ends it."""
+    """Gets every output of a request (or its one answer) as it comes, or the error that ends the request."""
 
     def add(self, *outputs: Any) -> None: ...
     def fail(self, error: NbgenError) -> None: ...

@@ -1,6 +1,6 @@
-"""The model repository: a folder with one folder a model, found by listing it, never by a name from a request.
+"""The model repository: a folder with a folder for each model. It is listed; no request's name ever becomes a path.
 
-`NAME/config.toml` (or `config.json`) says the interface with the names of Triton's model configuration; the highest
+`NAME/config.toml` (or `config.json`) declares the interface, in the names of Triton's model configuration; the highest
 `NAME/VERSION/` holds the module. Knows no torch and no wire.
 """
 
@@ -22,7 +22,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 class Entry(NamedTuple):
-    """A model of the repository: its interface and its version's folder, or what is wrong with it."""
+    """A model of the repository: its interface and its version's folder, or the error in its configuration."""
 
     name: str
     spec: ModelSpec | None = None

@@ -1,4 +1,4 @@
-"""Responses that can be fetched, continued and referred to later, as OpenAI's are.
+"""OpenAI's responses, which can be fetched, continued and referred to later.
 
 Kept in memory, the oldest forgotten first. Knows no HTTP; a run is read, never changed.
 """
@@ -19,18 +19,18 @@ from nbgen.server.item_index import ItemIndex, SharedItems
 from nbgen.server.runs import Run
 
 KEEP_RESPONSES = 1024
-#: Of an item that another has, too.
+#: Counted for an item that an earlier response holds, too.
 POINTER_BYTES = 8
 
 
 class Response:
-    """One response: as far as its run has come, or as it ended. In background its run is kept, to be read again."""
+    """One response: its run's present state, or its final body. A run in background is kept, to be read again."""
 
     def __init__(self, asked: ResponseCall, model: str, run: Run) -> None:
         self.id = asked.id
         self.run_id = run.id
         self.input = asked.input
-        #: The items of what it continues.
+        #: The items before its own input.
         self.earlier = asked.items[: len(asked.items) - len(asked.input)]
         #: Bytes of what it holds besides items.
         self.size = asked.size + POINTER_BYTES * len(self.earlier)
@@ -41,7 +41,7 @@ class Response:
         self._ended: dict[str, Any] | None = None
 
     def answer(self, *, after: int = -1) -> Answer:
-        """What renders it, from its first output on; in a stream, from the event after that number."""
+        """A renderer of the response from its first output; its streams begin after the event number `after`."""
         return Answer(*self._about, after=after)
 
     def body(self) -> dict[str, Any]:
@@ -57,23 +57,23 @@ class Response:
         return renamed(error, self._names) if isinstance(error, InvalidRequest) else error
 
     def run_in_background(self, what: str) -> Run:
-        """The run that goes on whoever leaves. Raises InvalidRequest, if it is no such run that is to be `what`."""
+        """The run of a response in background. Raises InvalidRequest, saying that no other response can be `what`."""
         if not self._background or self._run is None:
             raise InvalidRequest(f"only a response in background can be {what}")
         return self._run
 
     def settle(self) -> bool:
-        """Keep the final body if the run has ended; whether it has."""
+        """Keep the final body if the run has ended; returns whether it has."""
         if self._ended is None and self._run and self._run.ended is not None:
             self._ended = self.body()
             _write_logprobs(self.output)
-            self.size += json_size(self.output) if self._background else 0  # its run has it, too
+            self.size += json_size(self.output) if self._background else 0  # the kept run holds the output once more
             self._run = self._run if self._background else None
         return self._ended is not None
 
     @property
     def refused(self) -> bool:
-        """Whether it failed in the foreground, so that its caller has got the error."""
+        """Whether it failed and is not in background, so that its caller has got the error."""
         return not self._background and self.body()["status"] == "failed"
 
     def items(self) -> list[Item]:
@@ -88,13 +88,13 @@ class Response:
 
     @property
     def output(self) -> list[Item]:
-        """What it answers; nothing before its end."""
+        """The items of its answer; none before its end."""
         output: list[Item] = self._ended["output"] if self._ended is not None else []
         return output
 
 
 class Responses:
-    """Those of this server, and its conversations. Of all responses, as they came and went, KEEP_BYTES are kept."""
+    """The responses of this server, and its conversations. Responses are kept up to KEEP_BYTES of input and output."""
 
     def __init__(self) -> None:
         self.conversations = Conversations()
@@ -104,7 +104,7 @@ class Responses:
 
     @property
     def size(self) -> int:
-        """Bytes, about, of all that a call may refer to."""
+        """About the number of bytes of everything that a call may refer to."""
         return self.conversations.size + self._held.size + self._besides
 
     def add(self, response: Response, run: Run, sizes: Sequence[int] = ()) -> None:
@@ -121,7 +121,7 @@ class Responses:
         return found
 
     def delete(self, id: str) -> None:
-        """Forget it. Raises NotFound."""
+        """Forget the response. Raises NotFound."""
         self._pop(self.get(id))
 
     def history(self, id: str) -> list[Item]:
@@ -138,7 +138,7 @@ class Responses:
         return self.conversations.get(id).items
 
     def item(self, id: str) -> Item:
-        """An item that a response which has ended asked or answered, or of a conversation. Raises InvalidRequest."""
+        """An item of a conversation, or of the input or output of a response that has ended. Raises InvalidRequest."""
         found = self.conversations.find(id) or self._items.find(id)
         if found is None:
             raise InvalidRequest(f"there is no item {id[:80]!r} here, or no more: send it whole", field="input")
@@ -174,7 +174,7 @@ class Responses:
 
 
 def _write_logprobs(items: list[Item]) -> None:
-    """Have log-probabilities as JSON from now on: as lists they take four times as much memory."""
+    """Replace log-probabilities by their JSON: as lists they take four times as much memory."""
     for part in (part for item in items for part in item.get("content", ())):
         if part.get("logprobs"):
             part["logprobs"] = msgspec.Raw(msgspec.json.encode(part["logprobs"]))

@@ -1,4 +1,4 @@
-"""OpenAI's responses: made, fetched, followed, cancelled, counted."""
+"""OpenAI's routes that make, fetch, stream again, cancel and delete responses, and count their tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nbgen.sse import KEEP_ALIVE
 
 
 class KeptHandler(NbgenHandler):
-    """Knows the responses of this server."""
+    """Has access to the responses that this server keeps."""
 
     @property
     def kept(self) -> Responses:
@@ -31,12 +31,12 @@ class KeptHandler(NbgenHandler):
 
     @property
     def read_besides(self) -> int:
-        """A short body may refer to much that is kept."""
+        """Bytes of all that is kept: even a short body may refer to much of it."""
         return self.kept.size
 
 
 class ResponsesHandler(CallHandler, KeptHandler):
-    """Makes a response. One in background goes on whoever leaves."""
+    """Makes a response. One in background goes on if its caller disconnects."""
 
     body_limit = MEDIA_BODY
 
@@ -79,7 +79,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
 
 
 class ResponseHandler(OpenaiHandler, KeptHandler):
-    """A response as it stands, or its events from one on; and its end."""
+    """Fetches a response's present state or its events, and deletes it."""
 
     async def get(self, id: str) -> None:
         response = self.kept.get(id)
@@ -91,7 +91,7 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
             self.finish(msgspec.json.encode(response.body()))
 
     async def post(self, id: str) -> None:
-        """Clients that try a newer route, such as compact, go on without it where it is not found."""
+        """Answer 404, after which clients that try a newer route, such as compact, go on without it."""
         raise NotFound(f"there is no route POST /v1/responses/{id[:80]}")
 
     async def delete(self, id: str) -> None:
@@ -115,7 +115,7 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
 
 
 class CancelHandler(OpenaiHandler, KeptHandler):
-    """Ends a response in background; once ended it stays as it is."""
+    """Ends a response in background; one that has ended is not changed."""
 
     async def post(self, id: str) -> None:
         response = self.kept.get(id)
@@ -126,7 +126,7 @@ class CancelHandler(OpenaiHandler, KeptHandler):
 
 
 class InputItemsHandler(OpenaiHandler, KeptHandler):
-    """What a response was made from, page by page."""
+    """Lists the input items of a response, page by page."""
 
     async def get(self, id: str) -> None:
         page = parse_query(self.request.query_arguments, Page)

@@ -1,4 +1,4 @@
-"""How often an engine may be started again by itself: after crashes, and after loads that failed.
+"""Decides whether an engine may be restarted automatically: after crashes, and after failed loads.
 
 Starts nothing itself.
 """
@@ -15,7 +15,7 @@ RESTART_WINDOW = 600.0
 class Restarts:
     """Counts crashes: more than `MAX_RESTARTS` within `RESTART_WINDOW` seconds are too many.
 
-    After a load that failed comes a pause as long as it took, so that at most half of the time is spent in trying.
+    A failed load is followed by a pause as long as the load, so that at most half of the time is spent on loading.
     """
 
     def __init__(self) -> None:
@@ -27,21 +27,21 @@ class Restarts:
         self._began = time.monotonic()
 
     def failed(self) -> None:
-        """Note that it has failed."""
+        """Note that the load has failed."""
         now = time.monotonic()
         self._pause_ends = now + now - self._began
 
     def crashed(self) -> None:
-        """Note one more."""
+        """Note one more crash."""
         self._crashes.append(time.monotonic())
 
     def forget(self) -> None:
-        """Begin anew, for another model."""
+        """Forget all crashes, for another model."""
         self._crashes.clear()
 
     @property
     def paused(self) -> bool:
-        """Whether a load has failed too short a time ago to be tried again."""
+        """Whether the last load failed too recently to be tried again."""
         return time.monotonic() < self._pause_ends
 
     @property

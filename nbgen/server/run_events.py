@@ -1,4 +1,4 @@
-"""Turns the runs that a reader follows into events of nbgen's own API, from the offsets where they left off."""
+"""Renders the runs that a reader follows as events of nbgen's own API, from the offsets where the reader left off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nbgen.server.runs import Run, Runs
 
 
 class RunEvents:
-    """One run, followed from an offset: what happened since the last look, as bytes."""
+    """One run, followed from an offset: renders what has happened since the last call."""
 
     def __init__(self, run: Run, offset: int, runs: Runs, engine: EngineClient) -> None:
         self._run = run
@@ -26,7 +26,7 @@ class RunEvents:
         self.done = False
 
     def take(self, places: Callable[[], Mapping[str, int]]) -> bytes:
-        """The events since the last call; `places` are those in the queue by run id. `done` is true after the last."""
+        """The events since the last call. `places` are those in the queue by run id. `done` is true after the last."""
         if self.done:
             return b""
         state = self._runs.state(self._run)
@@ -53,7 +53,7 @@ class RunEvents:
         return self._event("progress", **native.progress_fields(progress))
 
     def _deltas(self) -> bytes:
-        """Neighbouring outputs of one sample make one event, so that every offset told is exact."""
+        """One event for consecutive outputs of one sample, so that the offset in each event is exact."""
         events, group = [], list[GenerateOutput]()
         for output in self._run.outputs[self._offset :]:
             if group and output.index != group[0].index:
@@ -95,11 +95,11 @@ class RunEvents:
 
 
 def take(followed: Iterable[RunEvents], runs: Runs) -> bytes:
-    """The events of all of them since the last call; the queue is counted once."""
+    """The events of all followed runs since the last call; places in the queue are computed at most once."""
     places = cache(runs.places)
     return b"".join(events.take(places) for events in followed)
 
 
 def missing(id: str, error: NotFound) -> bytes:
-    """The one event of a run that is not there."""
+    """The only event of a run that does not exist."""
     return native.event("error", id, 0, state="error", error=native.error_fields(error))

@@ -20,7 +20,7 @@ from nbgen.sse import KEEP_ALIVE
 
 
 class RunsBaseHandler(NbgenHandler):
-    """What the routes about runs share."""
+    """The base of the routes about runs."""
 
     async def start(self, body: RunBody) -> Run:
         """The run that `body` asks for: a new one, or the one that already has its id."""
@@ -65,7 +65,7 @@ class RunsBaseHandler(NbgenHandler):
         )
 
     def follow(self, run: Run, offset: int) -> RunEvents:
-        """The events of `run` from `offset` on, and a reader that wakes for them."""
+        """The events of `run` from `offset` on; this handler's reader wakes for them."""
         self.reader.watch(run.watchers)
         return RunEvents(run, offset, self.runs, self.engine)
 
@@ -131,7 +131,7 @@ class RunHandler(RunsBaseHandler):
 
 
 class RunEventsHandler(RunsBaseHandler):
-    """A run's events from an offset on. Its readers come and go; the run does not mind."""
+    """A run's events from an offset on. The run goes on whether or not anybody reads them."""
 
     async def get(self, id: str) -> None:
         run = self.runs.get(id)
@@ -141,7 +141,7 @@ class RunEventsHandler(RunsBaseHandler):
 
 
 class CancelHandler(RunsBaseHandler):
-    """Ends a run; once ended it stays as it is."""
+    """Ends a run; one that has ended is not changed."""
 
     async def post(self, id: str) -> None:
         run = self.runs.get(id)

@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 600.0
 KEEP_RUNS = 512
 KEEP_OUTPUTS = 200_000
-#: Of what was asked, without images and sounds.
+#: Of the requests of finished runs, without images and sounds.
 KEEP_BYTES = 2**27
 MAX_LIVE = 4096
-#: Between two outputs; in less time nothing is told of how fast tokens come.
+#: The shortest time over which a token rate is reported.
 RATE_SECONDS = 0.01
-#: Of the images and sounds of all that is alive.
+#: Of the images and sounds of all live runs.
 MAX_MEDIA_BYTES = 2**30
 
 
@@ -46,16 +46,16 @@ class Run:
         kept: bool = False,
         messages: Sequence[Message] | None = None,
     ) -> None:
-        """`messages` are those of the request as they came, with the files that are in them."""
+        """`messages` are the request's messages as they came, files included."""
         self.request = request
         self.messages = messages
         self.media_bytes = sum(len(each.data) for each in request.media)
-        #: Bytes of what was asked, known once it has ended and its files are let go.
+        #: Bytes of the request, set once the run has ended and its files are dropped.
         self.kept_bytes = 0
         self.chat = chat
         self.kept = kept
         self.model = ""
-        #: What tells the model that answered from another of its name, and what tells it when the answer ends.
+        #: Identity of the model that answered; `identify` gives it when the run ends.
         self.identity = ""
         self.identify: Callable[[], str] = lambda: ""
         self.outputs: list[GenerateOutput] = []
@@ -63,14 +63,14 @@ class Run:
         self.error: NbgenError | None = None
         self.created = time.time()
         self.started = time.monotonic()
-        #: When the engine first computed something of it.
+        #: When the engine first computed for this run.
         self.running_since: float | None = None
         self.first_token: float | None = None
         self.last_token = 0.0
-        #: Tokens that came at once with the first.
+        #: Number of tokens that came together with the first one.
         self._first_tokens = 0
         self.ended: float | None = None
-        #: Called for all that happens to it, and those that are called once it has ended.
+        #: `watchers` are called at every change, `end_watchers` once the run has ended.
         self.watchers: set[Callable[[], None]] = set()
         self.end_watchers: set[Callable[[], None]] = set()
 
@@ -80,22 +80,22 @@ class Run:
 
     @property
     def text(self) -> str:
-        """Of the first sample, without thoughts."""
+        """The first sample's text, without reasoning."""
         return self.samples[0].content
 
     @property
     def reasoning(self) -> str:
-        """Its thoughts, where they are told apart."""
+        """The first sample's reasoning, where it is told apart from the text."""
         return self.samples[0].reasoning
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The functions that it wants called."""
+        """The first sample's tool calls."""
         return self.samples[0].tool_calls
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Of the first sample."""
+        """The first sample's finish reason."""
         return self.samples[0].finish_reason
 
     @property
@@ -105,12 +105,12 @@ class Run:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds to the first token."""
+        """Seconds to the first token (TTFT)."""
         return None if self.first_token is None else self.first_token - self.started
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens after those that came first, over the time they took; None where that is too short to tell."""
+        """Token rate after the first output; None if the time is too short to tell."""
         if self.first_token is None or self.last_token - self.first_token < RATE_SECONDS:
             return None
         return (self._tokens - self._first_tokens) / (self.last_token - self.first_token)
@@ -125,7 +125,7 @@ class Run:
         return None if self.ended is None else self.created + self.ended - self.started
 
     def add(self, *outputs: GenerateOutput) -> None:
-        """The next outputs of the engine, which came at once."""
+        """Append the engine's next outputs, which came together."""
         now, before = time.monotonic(), self._tokens
         for output in outputs:
             if self.ended is None and output.index < len(self.samples):
@@ -156,14 +156,14 @@ class Run:
             self.identity = self.identify()
 
     def fail(self, error: NbgenError) -> None:
-        """The run is over, with an error; what it produced before stays valid."""
+        """End the run with an error; its earlier outputs stay valid."""
         if self.ended is None:
             self.error = error
             self.ended = time.monotonic()
             self._notify()
 
     def _notify(self) -> None:
-        """Call the watchers; none is called after the end, and they hold what holds the run, so they are let go."""
+        """Call the watchers. At the end drop them: none is called again, and they refer back to the run."""
         _call(self.watchers)
         if self.ended is not None:
             _call(self.end_watchers)
@@ -172,11 +172,11 @@ class Run:
 
 
 def _call(watchers: set[Callable[[], None]]) -> None:
-    """Call each: a fault of one of them is neither the others' nor the engine's."""
+    """Call each watcher; an exception in one disturbs neither the others nor the engine."""
     for watcher in tuple(watchers):
         try:
             watcher()
-        except Exception:  # a watcher is a reader's, which may raise anything
+        except Exception:  # watchers belong to readers, and may raise anything
             log.exception("A watcher of a run failed")
 
 
@@ -213,7 +213,7 @@ class Runs:
     def start(self, run: Run) -> None:
         """Hand the run to the engine.
 
-        Raises Conflict for an id in flight, Unavailable for too many, InvalidRequest for a chat that is full.
+        Raises Conflict for an id in flight, Unavailable for too many live runs, InvalidRequest for a full chat.
         """
         if run.id in self._live:
             raise Conflict(f"Duplicate request ID detected: {run.id}", field="rid")
@@ -240,7 +240,7 @@ class Runs:
         return run if run is not None and run.kept else None
 
     def get(self, id: str) -> Run:
-        """The same, or NotFound."""
+        """The kept run of this id, alive or not. Raises NotFound."""
         run = self.find(id)
         if run is None:
             raise NotFound(f"there is no run {id[:128]!r}; finished runs are kept for 10 minutes")
@@ -257,7 +257,7 @@ class Runs:
         return "loading" if self._engine.state in ("starting", "loading") else "queued"
 
     def places(self) -> dict[str, int]:
-        """Of each run by its id how many are before it in the queue; none while it is the engine's turn to answer."""
+        """By run id, how many runs are before it in the queue; empty while no request waits in the engine."""
         status = self._engine.status
         if not status or not status.waiting:
             return {}
@@ -269,7 +269,7 @@ class Runs:
             self._engine.abort(id)
 
     def leave(self, run: Run) -> None:
-        """End this run, if it is alive: by now another may have its id."""
+        """End this very run, if it is alive; by now another run may have its id."""
         if self._live.get(run.id) is run:
             self._engine.abort(run.id)
 
@@ -279,7 +279,7 @@ class Runs:
             self._engine.abort(id)
 
     def sweep(self) -> None:
-        """Forget finished runs beyond what is kept: by age, by number and by size."""
+        """Forget finished runs beyond the limits of age, number and size."""
         if self._live:
             self._on_activity()
         outputs = sum(len(run.outputs) for run in self._finished.values())
@@ -300,13 +300,13 @@ class Runs:
         if run.id not in self._live:
             return
         del self._live[run.id]
-        # Large, and done with.
+        # These are large and no longer needed.
         run.request = msgspec.structs.replace(run.request, messages=None, media=[], input_embeds=None)
         run.messages = run.messages and [
             msgspec.structs.replace(turn, content=without_files(turn.content)) for turn in run.messages
         ]
         if run.error is not None and len(run.samples) > 1:
-            self._engine.abort(run.id)  # the other samples, which nobody hears any more
+            self._engine.abort(run.id)  # the other samples, whose outputs nobody reads any more
         self._engine.forget(run.id)
         if run.kept:
             run.kept_bytes = len(msgspec.msgpack.encode((run.request, run.messages)))

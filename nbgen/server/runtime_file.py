@@ -1,4 +1,4 @@
-"""The file by which a kernel finds its server: where it is, and the key to nbgen's routes. Its owner alone reads it.
+"""The file by which a kernel finds its server: its URL, and the key to nbgen's routes. Only its owner can read it.
 
 Does not know who reads it.
 """
@@ -17,30 +17,30 @@ from jupyter_server.serverapp import ServerApp
 
 import nbgen
 
-#: The same as NBGEN_URL where that is a server's word: one that is started in its terminal has its own.
+#: Equals NBGEN_URL if a server has set it: a server that is started from another one's terminal then overrides it.
 ANNOUNCED = "NBGEN_ANNOUNCED_URL"
 CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-#: Where a server that listens everywhere can be reached from its own host, whether or not that has a name.
+#: The address at which a server that listens everywhere is reached from its own host, without its name.
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What `nbgen-{pid}.json` says. `url` ends with the base URL; nbgen's routes are at `url` + "nbgen/"."""
+    """The content of `nbgen-{pid}.json`. `url` ends with the base URL; nbgen's routes are at `url` + "nbgen/"."""
 
     url: str
     base_url: str
     key: str
     pid: int
-    #: Whose loopback it is, and whose process: a home may be that of several hosts.
+    #: The host of the loopback address and of the process: several hosts may share a home folder.
     host: str
     server_id: str
     version: str
-    #: The one that the server shows, as PEM, for kernels to trust it alone.
+    #: The server's certificate as PEM, which kernels trust alone; empty without TLS.
     certificate: str = ""
 
     @classmethod
     def of(cls, server: ServerApp, key: str, server_id: str) -> RuntimeFile:
-        """What the file of `server`, this process, says."""
+        """The file of `server`, which runs in this process."""
         return cls(
             url=_address(server),
             base_url=server.base_url,
@@ -63,12 +63,12 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
             file.write(msgspec.json.encode(self))
 
     def remove(self, folder: Path) -> None:
-        """Take it away again."""
+        """Remove the file."""
         with contextlib.suppress(FileNotFoundError):
             self._path(folder).unlink()
 
     def announce(self, path: str) -> bool:
-        """Name this server's routes at `path` to its kernels, unless who started it names another one to them."""
+        """Set NBGEN_URL to this server's routes at `path`, unless whoever started it has named another server."""
         named = os.environ.get("NBGEN_URL")
         if named and named != os.environ.get(ANNOUNCED):
             return False
@@ -86,7 +86,7 @@ def _address(server: ServerApp) -> str:
 
 
 def _first_certificate(path: str) -> str:
-    """The server's own of those in a file; others there have signed it, and more than it."""
+    """The first certificate in a file, the server's own. The others there have signed it, and perhaps more servers."""
     try:
         found = CERTIFICATE.search(Path(path).read_text(encoding="utf-8", errors="replace")) if path else None
     except OSError:

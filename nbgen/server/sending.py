@@ -1,7 +1,7 @@
-"""Bytes on their way to a reader: straight to the system where nothing waits, no future, no turn of the event loop; and
-how long is waited for a reader who is slow, which is as long as something of the answer still leaves.
+"""Writes to a client's socket directly if nothing is queued, without a future or a turn of the event loop. Waits for a
+slow client for as long as it still takes some bytes.
 
-Tornado's own write is there for all else: who is slow, gone, or not yet begun with. Does not know what is sent.
+Tornado's own write serves all other cases: slow or gone clients, and an answer's start. Does not know what is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def framed(chunk: bytes) -> bytes:
 
 
 def send(stream: IOStream, data: bytes) -> int:
-    """How many bytes the system took; none where others wait, or where it fails, which the next write then says."""
+    """Write; return how many bytes the system took. 0 if others wait, or on an error, which the next write raises."""
     if stream.closed() or stream.writing():
         return 0
     with contextlib.suppress(OSError):
@@ -31,7 +31,7 @@ def send(stream: IOStream, data: bytes) -> int:
 
 
 async def all_taken(written: asyncio.Future[None], progress: Callable[[], int], seconds: float) -> bool:
-    """Wait until `written` is done; False where `progress` has not changed for `seconds`."""
+    """Wait until `written` is done; False if `progress` has not changed for `seconds`."""
     before, now = None, progress()
     while now != before:
         await asyncio.wait([written], timeout=seconds)
@@ -42,15 +42,15 @@ async def all_taken(written: asyncio.Future[None], progress: Callable[[], int], 
 
 
 def taken(stream: IOStream) -> int:
-    """A number that changes when the reader takes something.
+    """A number that changes when the client takes some bytes.
 
-    The system's own buffer counts: it takes no more until a third of it is free, for which a slow reader needs long.
+    It counts what leaves the system's buffer, which accepts more only once a third is free: a slow client needs long.
     """
     return stream._total_write_done_index - _on_the_way(stream)
 
 
 def _on_the_way(stream: IOStream) -> int:
-    """Bytes that the system has and the other end has not; 0 where it does not tell."""
+    """Bytes in the system's buffer that the other end has not got yet; 0 if the system does not tell."""
     if stream.closed():
         return 0
     try:

@@ -1,4 +1,4 @@
-"""What Triton's routes serve: a model with an interface, a state, statistics, and responses to inferences.
+"""The base of the models that Triton's routes serve: an interface, a state, statistics, and responses to inferences.
 
 Knows no wire and no engine: a subclass computes.
 """
@@ -31,7 +31,7 @@ class ServedModel:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise the NbgenError that keeps the interface from being read, if there is one."""
+        """Raise the error that keeps the model's interface from being read, if there is one."""
 
     @property
     def device(self) -> str:
@@ -50,7 +50,7 @@ class ServedModel:
 
     @property
     def reason(self) -> str:
-        """Why it is not ready, where there is more to say."""
+        """Why it is not ready, if more is known than the state."""
         return UNLOADED if self.unloaded else ""
 
     async def load(self) -> None:
@@ -66,7 +66,7 @@ class ServedModel:
         raise NotImplementedError
 
     async def responses(self, inference: Inference) -> AsyncGenerator[InferenceResponse]:
-        """The same, counted. Closing the iterator ends the inference."""
+        """As `compute`, counted in the statistics. Closing the iterator ends the inference."""
         started, index, timing = time.monotonic_ns(), 0, Timing()
         self.statistics.pending += 1
         try:
@@ -81,7 +81,7 @@ class ServedModel:
             self._count_failure(index, started, "cancel", "CANCELED")
             raise
         except NbgenError as error:
-            if error.status >= 500:  # the rest is refused by validation, wherever that lies
+            if error.status >= 500:  # errors below 500 are refusals by validation, and not counted
                 self._count_failure(index, started, "fail", "REJECTED" if error.retryable else "BACKEND")
             raise
         finally:

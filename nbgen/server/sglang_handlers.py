@@ -27,7 +27,7 @@ from nbgen.server.off_loop import off_loop
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
 
-#: How long a token may take before the engine counts as ill.
+#: How long a token may take before the engine counts as unhealthy.
 PROBE_SECONDS = 20.0
 FLUSH_POLL_SECONDS = 0.1
 
@@ -78,7 +78,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
 
 
 class AbortHandler(SglangHandler):
-    """Ends the request of exactly this rid, or all. Says nothing of whether there was one."""
+    """Ends the request of exactly this rid, or all. The answer does not tell whether there was one."""
 
     async def post(self) -> None:
         rid, every = sglang.parse_abort(self.body)
@@ -90,7 +90,7 @@ class AbortHandler(SglangHandler):
 
 
 class PauseHandler(SglangHandler):
-    """Lets nothing compute until it is told to continue. Requests are taken in meanwhile, and wait."""
+    """Pauses generation until `continue_generation`. New requests are accepted, and wait."""
 
     async def post(self) -> None:
         mode = sglang.parse_pause(self.body)
@@ -108,7 +108,7 @@ class ContinueHandler(SglangHandler):
 
 
 class FlushCacheHandler(SglangHandler):
-    """Empties the prefix cache, unless requests are alive: then nothing is done and the answer says so."""
+    """Empties the prefix cache, unless requests are alive: then it does nothing, and the answer says so."""
 
     actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
 
@@ -128,7 +128,7 @@ class FlushCacheHandler(SglangHandler):
 
 
 class ReleaseMemoryHandler(SglangHandler):
-    """Gives up the memory that `tags` name. Running requests end with an error, later ones are refused."""
+    """Releases the memory that `tags` name. Running requests end with an error, later ones are refused."""
 
     command: type[ReleaseMemory | ResumeMemory] = ReleaseMemory
 
@@ -138,13 +138,13 @@ class ReleaseMemoryHandler(SglangHandler):
 
 
 class ResumeMemoryHandler(ReleaseMemoryHandler):
-    """Takes the memory that `tags` name again. Answers when requests may come."""
+    """Allocates the memory that `tags` name again. Answers when requests are accepted."""
 
     command = ResumeMemory
 
 
 class HealthHandler(SglangHandler):
-    """Whether a request would be served: facts about the engine's process, not a try."""
+    """Whether a request would be served, judged by the state of the engine's process, without a trial request."""
 
     tells_health = True
     _track_activity = False
@@ -156,19 +156,19 @@ class HealthHandler(SglangHandler):
     head = get
 
     def is_well(self) -> bool:
-        """What is asked."""
+        """The condition for a 200."""
         return self.engine.healthy
 
 
 class ReadyHandler(HealthHandler):
-    """… and served now, so that a load balancer may send it here: while the engine is paused, requests wait."""
+    """As health, but a 503 while the engine is paused and requests wait: for load balancers."""
 
     def is_well(self) -> bool:
         return self.engine.healthy and not self.engine.paused
 
 
 class HealthGenerateHandler(SglangHandler):
-    """Whether the engine gives tokens: it is asked for one, before all who wait. Loads nothing."""
+    """Whether the engine generates tokens: asks for one, ahead of all waiting requests. Loads no model."""
 
     actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
     _track_activity = False
@@ -184,7 +184,7 @@ class HealthGenerateHandler(SglangHandler):
         try:
             while not probe.done():
                 await asyncio.wait({probe}, timeout=1)
-                if self._generated() > before:  # where nobody can be let in, tokens of others will do
+                if self._generated() > before:  # if no request can be admitted, tokens of others will do
                     return True
             return probe.exception() is None
         finally:
@@ -204,7 +204,7 @@ class HealthGenerateHandler(SglangHandler):
 
 
 class ModelInfoHandler(SglangHandler):
-    """What is configured and, once loaded, what it is. Loads nothing."""
+    """The configured model and, once it is loaded, its properties. Loads nothing."""
 
     _track_activity = False
 
@@ -215,7 +215,7 @@ class ModelInfoHandler(SglangHandler):
 
 
 class ServerInfoHandler(SglangHandler):
-    """Options, features and limits, and how the engine does. Loads nothing."""
+    """Options, features, limits and the engine's status. Loads nothing."""
 
     _track_activity = False
 
@@ -240,7 +240,7 @@ class ServerInfoHandler(SglangHandler):
 
 
 class MetricsHandler(SglangHandler):
-    """Counters, times and the engine's pulse, in Prometheus' text format."""
+    """Counters, durations and the engine's status, in Prometheus' text format."""
 
     _track_activity = False
 
@@ -256,7 +256,7 @@ def _chunks(each: Iterable[tuple[Run, Answer, Sample]]) -> bytes:
 
 
 def _answers(generation: Generation, options: ServerOptions) -> list[list[Answer]]:
-    """Each request's answers, numbered prompt by prompt unless the call answers one object."""
+    """The `Answer`s of each request, numbered prompt by prompt unless the call answers a single object."""
     requests = generation.requests
     places = iter(range(sum(request.params.n for request in requests)))
     return [

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 SILENT_SECONDS = 30
-#: While it starts and loads, which a slow disk or network may hold up without a sign.
+#: Limit while the engine starts and loads, when a slow disk or network may keep it silent.
 LOADING_SECONDS = 300
 
 
@@ -19,7 +19,7 @@ class Silence:
         self._sounds += 1
 
     async def lasts(self, allowed: Callable[[], int | None]) -> int:
-        """Return once nothing was said for the seconds that were `allowed` all the while, None: nothing is awaited."""
+        """Return once the engine has been silent for `allowed()` seconds without a change of that; None is no limit."""
         silent, heard, before = 0, self._sounds, allowed()
         while before is None or silent < before:
             await asyncio.sleep(1)

@@ -25,9 +25,9 @@ class StandaloneServerApp(ServerApp):
 
     name = "nbgen"
     default_services: Any = ("api", "auth", "security", "shutdown")
-    #: Another port than the one that was asked for would serve nobody.
+    #: Do not try other ports: nobody would look for the server there.
     port_retries_default_value = 0
-    #: Without the extension, or with other options than those that were given, there is nothing to serve.
+    #: Exit if the extension fails to load or its options are wrong: there is nothing else to serve.
     reraise_server_extension_failures = True
 
     max_connections = Count(512, min=1, help="Connections that are open at a time; one more is refused.").tag(
@@ -39,7 +39,7 @@ class StandaloneServerApp(ServerApp):
 
     @contextlib.contextmanager
     def _ending(self, words: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-        """What the system refuses, or other `errors`, end the server with these words about them."""
+        """Exit with these words if the system refuses something (OSError), or on other `errors`."""
         try:
             yield
         except errors as error:
@@ -50,9 +50,9 @@ class StandaloneServerApp(ServerApp):
         folders = "JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others"
         with self._ending(f"nbgen needs folders to write to ({folders})"):
             super().init_configurables()
-        self.contents_manager.files_handler_class = None  # or else all files below its folder have a route
+        self.contents_manager.files_handler_class = None  # otherwise all files below its folder would have a route
         with self._ending(f"--host={self.ip} has no address", (OSError, ValueError)):
-            self.allow_remote_access  # noqa: B018  by default it looks for one
+            self.allow_remote_access  # noqa: B018  its default resolves the host
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(
                 "Without a token nbgen listens on loopback only, and --ip=%s is not: leave "
@@ -64,7 +64,7 @@ class StandaloneServerApp(ServerApp):
     def init_httpserver(self) -> None:
         with self._ending(f"nbgen cannot listen at --host={self.ip}", (OSError, ValueError, KeyError)):
             super().init_httpserver()
-            if self.ssl_options:  # or else each caller would meet what is wrong with the certificate
+            if self.ssl_options:  # otherwise a bad certificate would show only at each connection
                 ssl_options_to_context(self.ssl_options, server_side=True)
         self._http_server = LimitedHTTPServer(
             self.web_app,
@@ -81,18 +81,18 @@ class StandaloneServerApp(ServerApp):
         return True
 
     def init_signal(self) -> None:
-        """As Jupyter's; a closed terminal, and Ctrl-C where nobody can be asked, are wishes to stop like any other."""
+        """As Jupyter's; a closed terminal also stops the server, and so does Ctrl-C if there is nobody to ask."""
         super().init_signal()
         asked = sys.stdin is not None and sys.stdin.isatty()
         for name in ("SIGHUP",) if asked else ("SIGHUP", "SIGINT"):
-            number = getattr(signal, name, None)  # nohup has its programs pass over one
+            number = getattr(signal, name, None)  # SIG_IGN: nohup has its programs ignore SIGHUP
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._signal_stop)
 
     def stop(self, from_signal: bool = False) -> None:
-        """End what runs, then close the port: until then whoever comes is told. Asked again, it waits no longer."""
+        """End what runs, then close the port; until then new requests are answered. A second call waits no longer."""
         loop: Any = self.io_loop
-        wake = loop.asyncio_loop.call_soon_threadsafe  # also from a signal's handler
+        wake = loop.asyncio_loop.call_soon_threadsafe  # safe in a signal handler
         if self._stopping:
             wake(self._hurry)
             return
@@ -103,9 +103,9 @@ class StandaloneServerApp(ServerApp):
         self.web_app.settings["nbgen"].hurry()
 
     def answer_unknown_paths(self, handler: type[RequestHandler]) -> None:
-        """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token.
+        """Let `handler` answer unknown paths: Jupyter's 404 page is for people, and holds the token.
 
-        And where it would say which files there are.
+        Also let it replace Jupyter's handler that would tell which files exist.
         """
         for rule in self.web_app.wildcard_router.rules:
             if rule.target in (Template404, TrailingSlashHandler) or rule.target.__name__ == "PathResolverHandler":

@@ -1,6 +1,6 @@
 """An engine process that has imported everything and holds no model, so that the next start costs only the load.
 
-It is made once the present engine has been up for a moment, at a low priority. Knows nothing of requests.
+It is started at a low priority once the present engine has been up for a moment. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LATER_SECONDS = 5.0
 
 
 class Standby:
-    """Keeps one process ready where that is `wanted`; gives out a fresh one where it is not, or not yet."""
+    """Keeps one process ready if that is `wanted`. `take` spawns a process if none is ready."""
 
     def __init__(self, log: Logger, *, wanted: bool) -> None:
         self._log = log
@@ -29,7 +29,7 @@ class Standby:
         return self._process.pid if self._process else None
 
     async def take(self) -> EngineProcess:
-        """A process that waits for its model. Raises OSError where none can be started."""
+        """The standby process, or a fresh one. Raises OSError if none can be started."""
         self._stop_making()
         process, self._process = self._process, None
         if process is not None and not process.alive:
@@ -38,7 +38,7 @@ class Standby:
         return process or await EngineProcess.spawn(self._log)
 
     def prepare(self) -> None:
-        """Have a process ready some time from now."""
+        """Start a process in the background, LATER_SECONDS from now."""
         if self._wanted and self._process is None and self._making is None:
             self._making = asyncio.create_task(self._make())
 
@@ -65,6 +65,6 @@ class Standby:
             self._process = await EngineProcess.spawn(self._log, gently=True)
         except OSError as error:
             self._log.info("No engine stands by: %s", error.strerror)
-        except Exception:  # there may be no thread to be had, or no memory; the next engine tries again
+        except Exception:  # perhaps no thread or no memory is left; the next engine start tries again
             self._log.exception("No engine stands by")
         self._making = None

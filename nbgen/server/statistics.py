@@ -1,6 +1,6 @@
 """Counts and durations of one model's inferences, in the words of Triton's statistics extension.
 
-One successful request counts once, whatever it was computed with; one that is refused counts nowhere. Knows no wire.
+A successful request counts once, even if it was batched with others; a refused one counts nowhere. Knows no wire.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import defaultdict
 from typing import Any, Literal, NamedTuple, get_args
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
-#: Responses of a stream with an entry of their own; the last entry has all that come later, too.
+#: Most responses of a stream with an entry of their own; the last entry also counts all later ones.
 MAX_RESPONSES = 1024
-#: Why a request failed: no room or time for it, its caller left, the model could not, anything else.
+#: Why a request failed: no room or time for it, its caller left, the model raised an error, anything else.
 Reason = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Timing(NamedTuple):
-    """How many nanoseconds of one request were for computing. `leads` is true for one request of each execution."""
+    """Nanoseconds that one request was computed. `leads` is true for exactly one request of each batch's execution."""
 
     compute_input: int = 0
     compute_infer: int = 0
@@ -29,7 +29,7 @@ class Timing(NamedTuple):
 
 
 class Duration:
-    """How often, and how long in all."""
+    """A count and a total duration."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -44,7 +44,7 @@ class Duration:
 
 
 class Statistics:
-    """All that is counted of one model, since the server started."""
+    """The statistics of one model since the server started."""
 
     def __init__(self) -> None:
         self.inferences = 0
@@ -57,7 +57,7 @@ class Statistics:
         self._batches: dict[int, dict[str, Duration]] = defaultdict(lambda: defaultdict(Duration))
 
     def succeeded(self, ns: int, timing: Timing) -> None:
-        """A request was answered whole, after `ns` in all: what was not for computing was waiting."""
+        """Count a request that was answered completely after `ns`. Time not spent computing counts as queueing."""
         self._last = time.time_ns() // 1_000_000
         self.inferences += max(1, timing.batch)
         self.executions += timing.leads
@@ -70,16 +70,16 @@ class Statistics:
                 self._batches[timing.executed_batch][name].add(getattr(timing, name))
 
     def failed(self, ns: int, reason: Reason) -> None:
-        """A request ended in an error, or its caller left."""
+        """Count a request that ended in an error, or whose caller left."""
         self._durations["fail"].add(ns)
         self.failures[reason] += 1
 
     def duration(self, name: str) -> Duration:
-        """One of `inference_stats`."""
+        """The duration of this name in `inference_stats`."""
         return self._durations[name]
 
     def responded(self, index: int, ns: int, outcome: str = "success") -> None:
-        """The response number `index` of a request: a success, a fail, an empty_response, or a cancel."""
+        """Count response number `index` of a request; `outcome` is success, fail, empty_response or cancel."""
         response = self._responses[min(index, MAX_RESPONSES - 1)]
         response[outcome].add(ns)
         if outcome == "success":

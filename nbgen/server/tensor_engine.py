@@ -1,7 +1,7 @@
 """The server's side of the engine process that runs plain modules: started when first needed, again after a crash.
 
-It is a process of its own, so that no module can take the language model with it or hold up its tokens. Knows neither
-HTTP nor the repository.
+It is a process of its own, so that no module can crash the language model or delay its tokens. Knows neither HTTP nor
+the repository.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleS
 from nbgen.tensor_spec import ModelSpec
 
 STOP_PATIENCE = 2.0
-#: For one module to be loaded: what takes longer may never end.
+#: Time limit for loading one module: a longer load may never end.
 LOAD_SECONDS = 600.0
-#: Beyond what a request may wait and run, which the process tells whoever is late: one that does not has halted.
+#: The process itself refuses a request that waits or runs too long. If it says nothing for this long more, it hangs.
 HALT_SECONDS = 60.0
 
 
@@ -45,20 +45,20 @@ class Loaded(NamedTuple):
 
 
 class EndedTogether(EngineStopped):
-    """The process ended while it loaded several modules: it may have been another one's doing."""
+    """The process ended while it loaded several modules: another module may be the cause."""
 
 
 class TensorEngine:
-    """One process for all modules. `generation` is its number, or the next one's: what earlier ones loaded is gone."""
+    """One process for all modules. `generation` is its number, or the next one's; modules of earlier ones are gone."""
 
     def __init__(self, config: EngineConfig, log: Logger) -> None:
-        self.generation = 1  # 0 is nobody's
+        self.generation = 1  # 0 means "not loaded"
         self._config = config
         self._log = log
         self._process: EngineProcess | None = None
         self._life: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        #: Of loads that are tried once more, one at a time: what ends the process shall take no other one along.
+        #: Lets loads be retried one at a time, so that a module that ends the process fails no other load.
         self._loading = asyncio.Lock()
         self._loads = Replies[ModuleState]()
         self._answers = Replies[Result]()
@@ -67,19 +67,19 @@ class TensorEngine:
 
     @property
     def queue_seconds(self) -> float | None:
-        """For how long a request may wait for its turn."""
+        """How long a request may wait for its turn."""
         return self._config.queue_seconds
 
     @property
     def _patience(self) -> float | None:
-        """Seconds after which an answer does not come any more."""
+        """Seconds after which no answer is expected any more."""
         queue, run = self._config.queue_seconds, self._config.run_seconds
         return None if queue is None or run is None else queue + run + HALT_SECONDS
 
     async def load(self, spec: ModelSpec, folder: str) -> Loaded:
-        """Load a module, or load it again, beside others. Raises Unavailable with the reason why not.
+        """Load or reload a module, concurrently with others. Raises Unavailable with the reason of a failure.
 
-        What was there stays then. Where several loads end with the process, each is tried again.
+        A version loaded before then stays. If the process ends during several loads, each is tried again.
         """
         try:
             return await self._load(spec, folder)
@@ -87,7 +87,7 @@ class TensorEngine:
             async with self._loading:
                 try:
                     return await self._load(spec, folder)
-                except EndedTogether:  # of a load that began meanwhile
+                except EndedTogether:  # another load began meanwhile
                     return await self._load(spec, folder)
 
     async def _load(self, spec: ModelSpec, folder: str) -> Loaded:
@@ -99,7 +99,7 @@ class TensorEngine:
         except TimeoutError:
             raise Unavailable(f"it takes longer than {LOAD_SECONDS:g} seconds") from None
         finally:
-            if rid in self._loads:  # whoever asked is gone, too
+            if rid in self._loads:  # after the time limit, or when the caller is cancelled
                 self._loads.forget(rid)
                 process.send(AbortRequest(rid=rid))
         if state.error is not None:
@@ -107,12 +107,12 @@ class TensorEngine:
         return Loaded(state.device, generation)
 
     def unload(self, name: str) -> None:
-        """Let a module go."""
+        """Unload a module."""
         if self._process is not None:
             self._process.send(UnloadModule(name=name))
 
     async def infer(self, model: str, inputs: list[Tensor], outputs: list[str], timeout_us: int = 0) -> Result:
-        """What the module makes of the inputs. Raises the error it ends in; a caller who is cancelled cancels it."""
+        """Run the module on the inputs. Raises its error. If the caller is cancelled, the request is aborted."""
         process, rid = await self._started(), uuid.uuid4().hex
         reply = self._answers.ask(rid)
         try:
@@ -134,23 +134,23 @@ class TensorEngine:
         return result
 
     async def close(self, patience: float = 0) -> None:
-        """End the process for good; what runs after `patience` seconds ends with an error."""
+        """End the process for good; requests that still run after `patience` seconds end with an error."""
         self._closed = True
         if self._answers and patience:
             await asyncio.wait(self._answers.values(), timeout=patience)
-        async with self._starting:  # or else one that is just being started would stay
+        async with self._starting:  # or else a process that is just being started would stay
             if self._process is not None:
                 self._process.close()
         if self._life is not None:
             await asyncio.wait_for(asyncio.shield(self._life), STOP_PATIENCE + 4)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process at once."""
         if self._process is not None:
             self._process.kill()
 
     async def _send_pieces(self, process: EngineProcess, rid: str, tensor: Tensor) -> Tensor:
-        """Send all of a large tensor but its end, at the speed at which it is read."""
+        """Send a large tensor's pieces, as fast as the process reads them; return its end, for the request itself."""
         pieces, end = cut_tensor(rid, tensor)
         for piece in pieces:
             process.send(piece)
@@ -172,10 +172,10 @@ class TensorEngine:
             return self._process
 
     async def _live(self, process: EngineProcess) -> None:
-        """Pass on what the process says, until its channel ends; then answer what it left."""
+        """Handle the process's messages until its channel closes; then fail the calls that it left unanswered."""
         try:
             await process.listen(self._hear)
-        except Exception:  # a fault of our own must not leave anybody waiting
+        except Exception:  # a bug of our own must not leave anybody waiting
             self._log.exception("What the process for modules says cannot be taken in")
             process.kill()
         self._process = None

@@ -20,12 +20,12 @@ from nbgen.server.statistics import Timing
 from nbgen.server.tensor_engine import Result, TensorEngine
 from nbgen.tensor_spec import ModelSpec
 
-#: Said of what is ready and not in the process that runs now, if one does.
+#: The reason shown for a ready model that the present process, if there is one, has not loaded.
 NOT_LOADED = "not loaded: its next request loads it"
 
 
 class TensorModel(ServedModel):
-    """One model of the repository. `awaited` is set until the server's start has come to it."""
+    """One model of the repository. `awaited` is true until the server's startup has tried to load it."""
 
     device = "cpu"
     load_seconds = 0.0
@@ -62,12 +62,12 @@ class TensorModel(ServedModel):
 
     @property
     def loaded(self) -> bool:
-        """Whether the process that runs now has it: an earlier one took its modules with it."""
+        """Whether the present process has it; modules of earlier processes are gone."""
         return self._loaded == self._engine.generation
 
     @property
     def is_loading(self) -> bool:
-        """Whether somebody has it loaded just now."""
+        """Whether a load is in progress."""
         return self._loading.locked()
 
     @property
@@ -75,7 +75,7 @@ class TensorModel(ServedModel):
         return self.awaited and not self.loaded
 
     def configure(self, entry: Entry) -> None:
-        """Take what the folder says now with the next load."""
+        """Have the next load use this entry, which is what the folder says now."""
         self._found = entry
 
     async def load_at_start(self) -> None:
@@ -96,7 +96,7 @@ class TensorModel(ServedModel):
         self.leave()
 
     def leave(self) -> None:
-        """Give its memory back."""
+        """Unload it from the process, which frees its memory."""
         self._loaded = 0
         self._engine.unload(self.entry.name)
 
@@ -113,7 +113,7 @@ class TensorModel(ServedModel):
         yield response, _timing(result, batch_size(inference, spec))
 
     async def _wait_until_loaded(self) -> None:
-        """For as long as a request may wait; the load goes on for those who ask later."""
+        """Wait for the load, as long as a request may wait. The load itself goes on for later requests."""
         if self.loaded and not self.is_loading:
             return
         if self._coming is None or self._coming.done():
@@ -135,7 +135,7 @@ class TensorModel(ServedModel):
                 await self._load(self.entry)
 
     async def _load(self, entry: Entry) -> None:
-        """Have it as the entry says; where that cannot be, what is loaded is served on. Raises Unavailable."""
+        """Load it as the entry says. Raises Unavailable if that fails; a version that is loaded is served on."""
         started = time.monotonic()
         try:
             if entry.spec is None or entry.folder is None:
@@ -147,12 +147,12 @@ class TensorModel(ServedModel):
             raise Unavailable(f"failed to load '{entry.name}': {error.message}") from None
         self.entry, self._error = entry, ""
         self.load_seconds = time.monotonic() - started
-        if self.unloaded:  # meanwhile
+        if self.unloaded:  # it was taken out of service during the load
             self.leave()
 
 
 def _interface(spec: ModelSpec) -> tuple[object, ...]:
-    """What a request is checked against."""
+    """The parts of the spec that requests are checked against."""
     return spec.inputs, spec.outputs, spec.max_batch_size
 
 

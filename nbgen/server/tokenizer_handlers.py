@@ -13,7 +13,7 @@ from nbgen.server.question import ask_tokenizer, started_model
 
 
 class TokenizerHandler(OpenaiHandler, ModelNeededHandler):
-    """Errors in OpenAI's shape, as both routes have them in SGLang."""
+    """Errors in OpenAI's shape, as SGLang has them for both routes."""
 
     names = OF_TEMPLATES
 

@@ -1,4 +1,4 @@
-"""Triton's generate extension: one flat object in; one out, or a stream of events."""
+"""Triton's generate extension: one flat JSON object in; one object out, or a stream of events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbgen.server.served_model import ServedModel
 
 
 class GenerateHandler(KserveHandler):
-    """The one response, or an error where there are more or none."""
+    """Answers with the one response, or with an error if there are several or none."""
 
     body_limit = MAX_INPUT_BYTES
 
@@ -44,7 +44,7 @@ class GenerateHandler(KserveHandler):
         await self.write_whole(await self._body_of(found, inference))
 
     def _tell_load(self, model: ServedModel) -> None:
-        """ORCA's header for load balancers, where it is asked for and there is a KV cache."""
+        """Set ORCA's header for load balancers, if it is asked for and there is a KV cache."""
         wanted, status = self.request.headers.get("endpoint-load-metrics-format", ""), self.engine.status
         if not (wanted and model.spec.decoupled and status and status.blocks_total):
             return
@@ -58,10 +58,10 @@ class GenerateHandler(KserveHandler):
 
 
 class GenerateStreamHandler(GenerateHandler):
-    """An event for each response, as soon as it is there, and nothing besides: clients take what comes for an event."""
+    """Sends an event for each response as soon as it is there, and nothing else: clients take any line for an event."""
 
     async def respond(self, model: ServedModel, inference: Inference) -> None:
-        """Answer with events. What is refused before the first is a plain error."""
+        """Answer with events. A refusal before the first one is a plain error."""
         try:
             async with aclosing(model.responses(inference)) as responses:
                 async for response in responses:
