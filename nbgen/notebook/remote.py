@@ -227,7 +227,7 @@ def _nbgen(url: str, token: str, model: str | None) -> Client:
 
 
 def _of_model(client: AnyClient, model: str | None) -> AnyClient:
-    """The client. Raises InvalidRequest for a `model` that an nbgen server has not loaded: it would answer by its own."""
+    """The client. Raises InvalidRequest for a `model` that an nbgen server has not loaded: it answers with its own."""
     if model and isinstance(client, Client) and model != (has := client.hello().get("model", {}).get("name")):
         client.close()
         raise InvalidRequest(

@@ -58,7 +58,7 @@ class RowCache:
             setattr(result, name, value)
 
     def keep(self, key: str, result: Result) -> None:
-        """Write a row that has ended, unless the file has failed. A row that broke off is left out, to be asked again."""
+        """Write a row that has ended, unless the file has failed. One that broke off is left out, to be asked again."""
         if self.failure is not None or result.finish_reason not in DONE:
             return
         row = {"key": _full(key, result.identity or self.model), **{name: getattr(result, name) for name in _KEPT}}
