@@ -1,4 +1,4 @@
-"""An answer that is written while the kernel goes on: read by a thread, stopped at any time, awaited or asked.
+"""An answer that is written while the kernel goes on: a thread reads it; it can be stopped, awaited or looked at.
 
 Knows a stream and where it is shown; nothing of magics.
 """

@@ -73,7 +73,7 @@ class Client(Connection):
         return self._events(Call("POST", f"{API}runs", body))
 
     async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """As `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
+        """Like `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
         call = Call("POST", f"{API}runs", body)
         if body.get("stream", True):
             async with aclosing(self.astream(call)) as events:

@@ -16,7 +16,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 class PanelCode(Widget):
-    """What `js/src/loader.js` looks for: an ES module whose default export renders as anywidget's do, and its style."""
+    """What `js/src/loader.js` loads: an ES module whose default export has anywidget's `render`, and its CSS."""
 
     javascript = traitlets.Unicode().tag(sync=True)
     css = traitlets.Unicode().tag(sync=True)

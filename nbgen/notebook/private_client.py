@@ -33,7 +33,7 @@ class PrivateClient(Client):
         return {**super().model(), "log": str(self._log)}
 
     async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """As `Client.arun`, with the log's end in errors."""
+        """Like `Client.arun`, with the log's end in errors."""
         async with aclosing(super().arun(body)) as events:
             async for event in events:
                 yield self._explained(event)

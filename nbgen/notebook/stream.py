@@ -22,7 +22,7 @@ MAX_ALTERNATIVES = 20
 class Stream(Panel):
     """A text and its continuation, coloured by probability. Options are those of `nbgen.generate(complete=True)`.
 
-    `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one goes on from it.
+    `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one continues there.
     `adapter` names a loaded LoRA adapter.
     """
 
