@@ -1,5 +1,5 @@
-// The answer that is being written, from its beginning to its end: what comes goes into its turn and its view; while it
-// comes, the input waits. Knows a transport by `follow` and `cancel`, not which.
+// The answer that is being written, from its beginning to its end: its events change its turn and its view, and the
+// input waits meanwhile. Uses a transport's `follow` and `cancel`, whichever transport it is.
 
 import { gain } from "./calls.js";
 import { common } from "./frame.js";
@@ -10,7 +10,7 @@ import { Tree } from "./tree.js";
 export class Answering {
   /** The turn of the answer, or null. */
   live = null;
-  /** Answers that another window keeps. */
+  /** Answers that another window writes into the notebook. */
   elsewhere = new WeakSet();
   #model;
   #frame;
@@ -54,7 +54,7 @@ export class Answering {
     },
   };
 
-  /** `retry(turn)` asks once more for an answer that failed. */
+  /** `retry(turn)` asks again for an answer that failed. */
   constructor(model, { frame, compose, conversation, caller, senses, retry }) {
     this.#model = model;
     this.#frame = frame;
@@ -78,7 +78,7 @@ export class Answering {
     return turn;
   }
 
-  /** Read an answer that is being written from its beginning: what is known of it lacks what has come of its next call. */
+  /** Read an unfinished answer from its beginning, as a snapshot lacks the tool call that is still being written. */
   follow(turn) {
     this.#handlers.restart({}, turn);
     this.#transport.follow(turn.run, 0);
@@ -104,7 +104,7 @@ export class Answering {
     }
   }
 
-  /** The end of an answer whose calls nobody makes; words why. */
+  /** End the answer, since nobody makes its calls; `words` say why. */
   uncalled(words) {
     const turn = this.live;
     this.#end(turn, words);
@@ -112,7 +112,7 @@ export class Answering {
     this.#conversation.show();
   }
 
-  /** Nothing is written any more. */
+  /** No answer is being written any more. */
   rest(words) {
     this.#caller.done();
     this.live = null;
@@ -127,7 +127,7 @@ export class Answering {
     this.rest(lost ? `${words}. ${lost}` : words);
   }
 
-  /** Once this answer is there; words for what the notebook does not keep, or "". */
+  /** Tell the kernel that this answer has ended, and keep it in the notebook; returns words for what is not kept. */
   #keep(turn) {
     const here = !this.elsewhere.has(turn);
     const { tree } = this.#conversation;

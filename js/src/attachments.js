@@ -1,5 +1,5 @@
-// Images and sounds on their way into a message: pasted, dropped, chosen or recorded, and shown until they are sent. Text
-// files become a part of what is written.
+// Images and sounds for the next message: pasted, dropped, chosen or recorded, and shown until they are sent. Text files
+// are added to the text of the message.
 
 import { h } from "./dom.js";
 import { smallImage } from "./image.js";
@@ -8,7 +8,7 @@ import { Recorder } from "./recorder.js";
 import { player, smallSound } from "./sound.js";
 
 const MAX_FILES = 16;
-/** By what a model's `media` calls them. */
+/** The kinds of files, by their names in a model's `media`. */
 const KINDS = {
   image: { word: "image", read: smallImage, part: (url) => ({ type: "image_url", image_url: { url } }), show: (url, alt) => h("img", { src: url, alt }) },
   audio: { word: "sound", read: smallSound, part: (url) => ({ type: "audio_url", audio_url: { url } }), show: (url, name) => h("span", { class: "nbgen-sound" }, h("span", { class: "nbgen-note" }, name), player(url, name)) },
@@ -26,7 +26,7 @@ export class Attachments {
   #buttons = { image: this.#button("image", "Image"), audio: this.#button("audio", "Sound") };
   #recorder;
 
-  /** `say(words)` tells what happened; `done()` gives the focus back; `write(text)` adds to what is written. `allowed(kind)` resolves to words why the model takes none of it, or to "". */
+  /** `say(words)` shows what happened, `done()` gives the focus back, `write(text)` adds to the message's text. `allowed(kind)` resolves to why a model takes no such file, or to "". */
   constructor({ say, done, write, allowed }) {
     this.#say = say;
     this.#done = done;
@@ -41,13 +41,13 @@ export class Attachments {
     return this.#given.map(({ kind, url }) => KINDS[kind].part(url));
   }
 
-  /** Words why the message cannot be sent yet; "" where it can. */
+  /** Why the message cannot be sent yet; "" if it can. */
   get unfinished() {
     if (this.#recorder.running) return "Stop the recording first";
     return this.#reading ? "A file is still being read" : "";
   }
 
-  /** Offer what a model takes, as its `media` name it. */
+  /** Show the buttons for the kinds of files in a model's `media`. */
   offer(media) {
     for (const [kind, button] of Object.entries(this.#buttons)) button.hidden = !media.includes(kind);
     this.#recorder.offer(media.includes("audio"));
@@ -66,7 +66,7 @@ export class Attachments {
     this.given = [];
   }
 
-  /** Let go of the microphone. */
+  /** Release the microphone. */
   close() {
     this.#recorder.close();
   }
@@ -79,7 +79,7 @@ export class Attachments {
     this.add([...files]);
   }
 
-  /** Take what is dropped on `element`. Any file: else the browser would leave the page for it. */
+  /** Take files dropped on `element`, of any kind: the browser would leave the page for a file that nobody takes. */
   receive(element) {
     const files = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
     element.addEventListener("dragover", (event) => files(event) && event.preventDefault());
@@ -105,7 +105,7 @@ export class Attachments {
     if (refusals.length) this.#say([...new Set(refusals)].join("; "));
   }
 
-  /** Take a file. Words why it was not taken, or "". */
+  /** Take a file. Returns why it was not taken, or "". */
   async #refusal(file, name) {
     const kind = kindOf(file);
     const refusal = kind && (await this.#allowed(kind));
@@ -164,7 +164,7 @@ export class Attachments {
   }
 }
 
-/** What a file is by its type; a video counts by its sound, and TypeScript is none, whatever browsers take its `.ts` for. */
+/** A file's kind by its type, null for text. Of a video only the sound counts; browsers take TypeScript's `.ts` for video. */
 export function kindOf({ type, name = "" }) {
   if (/\.tsx?$/.test(name)) return null;
   if (type.startsWith("image/")) return "image";

@@ -1,9 +1,9 @@
-// Markdown that grows: blocks that can no longer change are rendered once, only the open tail is rendered again.
+// Markdown that grows: blocks that can no longer change are rendered once; only the open tail is rendered again.
 
 import { grown, lex, nodes } from "./markdown.js";
 
 const PLAIN_ABOVE = 200_000;
-/** The beginning of a definition, whose name has at most so many characters: else lines of brackets that stay open take time with the square of them. */
+/** The beginning of a link definition. The name's length is bounded: else many lines of unclosed brackets would take quadratic time. */
 const DEFINITION = /^ {0,3}\[[^\]]{1,999}\]:/m;
 
 export class Blocks {
@@ -16,7 +16,7 @@ export class Blocks {
     this.#root = root;
   }
 
-  /** Show `text`, which begins with what was shown before. */
+  /** Show `text`, which continues the text shown before. */
   update(text) {
     if (text.length > PLAIN_ABOVE) return this.#showPlain(text);
     const { done, open, length } = split(text.slice(this.#settled));
@@ -28,7 +28,7 @@ export class Blocks {
     this.#tail = this.#append(open);
   }
 
-  /** Show `text` from the beginning, as a whole: only so do references to a later definition resolve. */
+  /** Show the whole text once more if it has link definitions: references to a later definition resolve only then. */
   finish(text) {
     if (this.#plain || !DEFINITION.test(text)) return this.update(text);
     this.clear();
@@ -60,7 +60,7 @@ export class Blocks {
   }
 }
 
-/** Tokens that later text cannot change, those it can, and how many characters the former are. */
+/** The tokens that later text cannot change (`done`), those that it can (`open`), and the characters in the former. */
 export function split(text) {
   const tokens = lex(text);
   let last = tokens.length - 1;

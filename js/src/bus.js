@@ -1,5 +1,5 @@
-// One stream for every panel of the page. A browser opens six connections to a server at most, for all tabs together;
-// a stream a panel would starve Jupyter itself. Adding a run aborts the stream and re-opens it at the kept offsets.
+// One stream for all panels of the page. A browser opens at most six connections to a server, for all tabs together: a
+// stream for each panel would starve Jupyter itself. Adding a run aborts the stream and reopens it at the kept offsets.
 
 import { LOST } from "./server.js";
 import { events } from "./sse.js";
@@ -8,7 +8,7 @@ const RETRY_MS = [300, 1000, 3000, 5000];
 const HIDDEN_MS = 5000;
 const FRAME_MS = 16;
 
-/** The page's bus for a server; bundles of several notebooks share it. */
+/** The page's bus for a server. The bundles of several notebooks in one page share it. */
 export function pageBus(server) {
   const buses = (globalThis[Symbol.for("nbgen.bus")] ??= new Map());
   if (!buses.has(server.url)) buses.set(server.url, new Bus(server));
@@ -33,7 +33,7 @@ export class Bus {
     page?.addEventListener("visibilitychange", () => this.#visibility(page));
   }
 
-  /** Hear of every event of a chat as (event, data), `awake` also while the page is hidden; returns how to stop. */
+  /** Call `listener(event, data)` for a chat's events, also on a hidden page if `awake`. Returns how to stop. */
   listen(chat, listener, awake = false) {
     if (awake) this.#awake.add(chat);
     const group = this.#listeners.get(chat) ?? new Set();
@@ -41,7 +41,7 @@ export class Bus {
     return () => group.delete(listener);
   }
 
-  /** Start a run; `body.id` and `body.chat` name it. Listeners are told of `beside`, too. */
+  /** Start a run; `body.id` and `body.chat` name it. Listeners get the fields of `beside`, too. */
   start(body, beside = {}) {
     this.#runs.set(body.id, { chat: body.chat, seq: 0 });
     this.#starts.push(body);
@@ -49,7 +49,7 @@ export class Bus {
     this.#reopen();
   }
 
-  /** Read a run that exists. One that is being read begins again for everybody: listeners share its offset. */
+  /** Read a run from `seq` on. One that is being read already begins again: its listeners share one offset. */
   follow(chat, run, seq) {
     const known = this.#runs.get(run);
     if (known) this.#emit(chat, "restart", { run });
@@ -109,7 +109,7 @@ export class Bus {
     this.#emit(run.chat, event, data);
   }
 
-  /** Whether the server's answer was final for some run, so that trying again makes sense without it. */
+  /** Whether the server refused some run for good; the stream is then tried again at once without that run. */
   #refused(error, start) {
     if (!error.status) return false;
     const followed = [...this.#runs.keys()].filter((run) => run !== start?.id);

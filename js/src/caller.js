@@ -1,5 +1,5 @@
-// Functions that an answer calls: the kernel calls them, once, whichever panels ask it to. A busy kernel is asked first
-// whether it listens, so that nothing is called any more once somebody has stopped waiting.
+// Functions that an answer calls: the kernel calls them, once, however many panels ask it to. A panel first asks if the
+// kernel listens, as it may be busy: so no function is called after somebody has stopped waiting.
 
 import { newId } from "./dom.js";
 import { ENDED, tell } from "./kernel.js";
@@ -14,7 +14,7 @@ export class Caller {
   #stopped = new Set();
   #begun = new Set();
 
-  /** `fail(words)` hears why nothing is called. */
+  /** `fail(words)` is called with the reason if no function is called. */
   constructor(model, { say, fail }) {
     this.#model = model;
     this.#say = say;
@@ -23,22 +23,22 @@ export class Caller {
     model.on?.("comm_live_update", () => this.#over(ENDED));
   }
 
-  /** A name for a run whose calls this kernel makes. */
+  /** An id for a run whose calls this kernel makes. */
   newId() {
     return [this.#model.get("owner"), newId()].filter(Boolean).join("-");
   }
 
-  /** Whether the kernel is waited for. */
+  /** Whether the panel is waiting for the kernel to make calls. */
   get waiting() {
     return this.#run !== null;
   }
 
-  /** Whether this kernel knows what has become of the calls of this answer, if it has any, or will make them. */
+  /** Whether this answer has calls, and this kernel has made them or will make them. */
   knows({ run, tool_calls, finish_reason }) {
     return Boolean(tool_calls && this.#owns(run) && !this.stopped(run) && finish_reason && finish_reason.type !== "abort");
   }
 
-  /** Have the calls of this answer made, or hear how it stands with them; the kernel goes on with the next. */
+  /** Have the kernel make the calls of this answer, or report on them if it has; it then starts the next run. */
   call({ run, tool_calls }) {
     this.#run = run;
     this.#names = [...new Set(tool_calls.map((call) => call.function.name))].join(", ");
@@ -47,7 +47,7 @@ export class Caller {
     if (!tell(this.#model, { type: "hear", run })) this.#over(ENDED);
   }
 
-  /** The model goes on. */
+  /** The wait is over, as the model goes on. */
   done() {
     this.#run = null;
   }
@@ -63,7 +63,7 @@ export class Caller {
     return this.#stopped.has(run);
   }
 
-  /** What stands for the results of this run's calls where nobody makes them any more, see Calls. */
+  /** What to show as results of this run's calls if nobody will make them, see `Calls.results`. */
   missing(run) {
     return this.#begun.has(run) ? NO_RESULT : undefined;
   }

@@ -1,16 +1,16 @@
-// The calls of an answer, a folded line each: whose text is a model's or a function's, and is only ever shown as text.
+// The calls of an answer, each on a folded line. Their text is a model's or a function's, and is only shown as text.
 
 import { h } from "./dom.js";
 
 const LONGEST = { argument: 40, arguments: 90, result: 120 };
 const NOT_CALLED = "not called";
 
-/** A call that has come, as turns have it. */
+/** A complete call, in the shape that turns have. */
 export function asTurn({ id, name, arguments: given }) {
   return { id, type: "function", function: { name, arguments: given } };
 }
 
-/** Have a turn say what has come; the calls among it. */
+/** Add new text, reasoning and calls to a turn. Returns the calls. */
 export function gain(turn, { text, reasoning, tool_calls }) {
   turn.content += text;
   turn.reasoning = (turn.reasoning ?? "") + reasoning;
@@ -24,7 +24,7 @@ export class Calls {
   #begun = new Map();
   element = h("div", { hidden: true });
 
-  /** What is new of calls that are still to come. */
+  /** Show the new parts of calls that are not complete yet. */
   grow(deltas) {
     const grown = new Map();
     for (const delta of deltas) {
@@ -34,7 +34,7 @@ export class Calls {
     for (const [id, more] of grown) this.#begun.get(id).grow(more);
   }
 
-  /** Calls that have come. */
+  /** Show complete calls. */
   add(calls) {
     for (const { id, function: call } of calls) {
       const begun = this.#begun.get(id);
@@ -44,7 +44,7 @@ export class Calls {
     }
   }
 
-  /** No more comes. */
+  /** The answer has ended: calls that are still incomplete will not be made. */
   end() {
     for (const line of this.#begun.values()) line.result(undefined);
   }
@@ -63,7 +63,7 @@ export class Calls {
     this.element.hidden = true;
   }
 
-  /** Texts in the order of the calls; those that are still to come are null, and undefined where nobody makes the call. */
+  /** Show results in the order of the calls: texts, null if still to come, undefined if nobody makes the call. */
   results(texts) {
     this.#lines.forEach((line, i) => line.result(texts[i]));
   }
@@ -85,7 +85,7 @@ class Line {
     this.result(null);
   }
 
-  /** All of its arguments, shown so in its line, and so where it is open. */
+  /** Set the arguments; `inLine` and `spread` format them for the line and for the unfolded view. */
   set(given, inLine = brief, spread = spreadOut) {
     this.#call.arguments = given;
     this.#spread = spread;
@@ -93,7 +93,7 @@ class Line {
     this.#open();
   }
 
-  /** More of them: what is not whole is no object yet. */
+  /** Add to the arguments. Shown as written, since incomplete JSON cannot be parsed yet. */
   grow(more) {
     this.set(this.#call.arguments + more, asWritten, String);
   }
@@ -105,7 +105,7 @@ class Line {
     this.#open();
   }
 
-  /** What is long is put into the page when somebody looks. */
+  /** Fill the body only while it is unfolded, as its text may be long. */
   #open() {
     if (!this.element.open) return this.#body.replaceChildren();
     const parts = [["Arguments", this.#spread(this.#call.arguments)]];
@@ -114,7 +114,7 @@ class Line {
   }
 }
 
-/** `city="Oslo", days=2`; what is no object stands as it was written. */
+/** Arguments as `city="Oslo", days=2`; as written if they are no object. */
 export function brief(given) {
   const parsed = object(given);
   if (!parsed) return asWritten(given);

@@ -1,5 +1,5 @@
-// The chat panel: a conversation with branches and one input: what is asked in it, here and elsewhere, and how one chat
-// gives way to another. What comes of a question is Answering's. Knows a transport by its five methods, not which.
+// The chat panel: a conversation with branches and one input. Handles questions from here and elsewhere, and the change
+// to another chat; Answering handles the answers. Uses a transport by its five methods, whichever transport it is.
 
 import { Answering } from "./answering.js";
 import { Attachments } from "./attachments.js";
@@ -89,7 +89,7 @@ export class Chat {
     if (!this.#tree.size) this.#offer(this.#frame.notebook.left);
   }
 
-  /** Show what was said meanwhile elsewhere, as in another window, beside what is here; a `glance` is none while an answer comes. */
+  /** Add what was said elsewhere meanwhile, such as in another window. A `glance` does nothing while an answer is being written. */
   async refresh(glance = false) {
     await this.#opened;
     if (glance && this.#answering.live) return;
@@ -116,7 +116,7 @@ export class Chat {
     return this.#conversation.tree;
   }
 
-  /** What is written and not sent, and the conversation that gives way or comes back, for the view that takes this one's place. */
+  /** Text and files that are not sent yet, and the conversation left last, for the view that replaces this one. */
   get draft() {
     return { text: [this.#compose.text, ...this.#conversation.edits].filter(Boolean).join("\n\n"), files: this.#files.given, left: this.#left };
   }
@@ -132,7 +132,7 @@ export class Chat {
     this.#compose.input.focus();
   }
 
-  /** Show a run that some other program started, or one that goes on `after` another, once it is known what was before. */
+  /** Show a run that another program started, or that continues the run `after`, once the chat so far is known. */
   adopt(begun) {
     if (!this.#known) return this.#opened.then(() => this.adopt(begun));
     const { run, messages, after } = begun;
@@ -155,7 +155,7 @@ export class Chat {
     this.#answering.receive(event, data);
   }
 
-  /** Text goes to the model once its `{{…}}` have been filled in and seen. */
+  /** Send text to the model; if it has `{{…}}`, only after these are filled in and the user has seen the result. */
   #send(text) {
     const files = this.#files.parts;
     if (this.#files.unfinished) return this.#frame.say(this.#files.unfinished);
@@ -169,7 +169,7 @@ export class Chat {
     this.#files.clear();
   }
 
-  /** Send this, unless it is changed meanwhile, once it is known what was said before: that goes with it. */
+  /** Send this text, unless it is changed meanwhile, once the earlier conversation is known, which is sent along. */
   async #later(text) {
     const chat = this.#model.get("chat");
     this.#frame.say("Looking for what was said before");
@@ -177,7 +177,7 @@ export class Chat {
     if (this.#compose.text === text && this.#model.get("chat") === chat) this.#send(text);
   }
 
-  /** Another version of a message; whether it was sent. */
+  /** Send another version of a message. Returns whether it was sent. */
   #sendEdited(turn, area) {
     const content = contentOf(area.value.trim() && area.value, mediaOf(turn.content));
     if (!content.length) this.#frame.say("The message is empty: Cancel brings back what it was");
@@ -222,7 +222,7 @@ export class Chat {
     this.#frame.say("Sending");
   }
 
-  /** What somebody else adds to the tree by `work`: a question that is being edited stays in sight, as does all if `still`. */
+  /** Run `work`, which adds turns from elsewhere. The branch stays if `still`, or if a question in it is being edited. */
   #beside(work, still = false) {
     const shown = this.#tree.path();
     const added = work();
@@ -259,7 +259,7 @@ export class Chat {
     this.#turn(newId());
   }
 
-  /** A way back to a conversation, if there is one. */
+  /** Offer a way back to a conversation, if there is one. */
   #offer(left) {
     if (left) this.#conversation.empty.offer(() => {
       this.#left = left;

@@ -1,5 +1,5 @@
 // Transport through the kernel, for pages that cannot reach the server. Deltas are numbered: Jupyter may drop messages,
-// so what is missing is asked for, and an end that comes too early waits.
+// so missing deltas are requested again, and an end that comes before all deltas is ignored: it comes again after them.
 
 import { ENDED, tell } from "./kernel.js";
 
@@ -10,7 +10,7 @@ const BUSY_MS = 1500;
 const ANSWERS = ["model", "load", "turns"];
 
 export class Comm {
-  /** What it is asked waits while a cell runs. */
+  /** Its requests wait while a cell runs. */
   needsKernel = true;
   #model;
   #chat;
@@ -32,7 +32,7 @@ export class Comm {
     model.on("comm_live_update", this.#ended);
   }
 
-  /** `server` is the place of another server than the kernel's own; `version` is for those who listen. */
+  /** `server` is the index of another server than the kernel's own; `version` is passed to the listener. */
   start(body, { server, version } = {}) {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt, version });
@@ -46,7 +46,7 @@ export class Comm {
     this.#send({ type: "need", run, from: 0 });
   }
 
-  /** Stop a run. Its end may have come already, and been dropped on its way. */
+  /** Stop a run. Asks for its end, too, which may have been sent already and dropped on the way. */
   cancel(run) {
     if (!this.#send({ type: "cancel", run })) return this.#over([run]);
     this.#send({ type: "need", run, from: this.#have.get(run) ?? 0 });
@@ -60,7 +60,7 @@ export class Comm {
     return this.#ask("model");
   }
 
-  /** The answers that came through the kernel, as `snapshot` has its turns. */
+  /** The answers that came through the kernel, in the shape of a snapshot's turns. */
   async turns() {
     return (await this.#ask("turns")).turns;
   }
@@ -77,14 +77,14 @@ export class Comm {
     this.#refuse("The panel has turned to another server");
   }
 
-  /** No kernel brings the ends of these runs any more. */
+  /** End these runs by an error, since there is no kernel any more to bring their ends. */
   #over(runs) {
     clearTimeout(this.#waiting);
     for (const run of runs) this.#listener("error", { run, error: { message: ENDED } });
     this.#listener("notice", { message: ENDED, alone: true });
   }
 
-  /** What the kernel answers to this kind of question. Throws where there is no kernel, or none any more. */
+  /** Send a request of this type; resolves to the kernel's answer. Throws if there is no kernel, or none any more. */
   #ask(type, fields = {}) {
     return new Promise((resolve, reject) => {
       (this.#asked[type] ??= []).push({ resolve, reject });
@@ -92,7 +92,7 @@ export class Comm {
     });
   }
 
-  /** Whether there is a kernel; a silent one is said to be busy. Where there is none, nobody waits for it. */
+  /** Send a message. Returns whether there is a kernel; if not, refuses all requests. Reports a silent one as busy. */
   #send(message) {
     clearTimeout(this.#waiting);
     this.#waiting = setTimeout(() => this.#listener("busy", {}), BUSY_MS);
@@ -105,7 +105,7 @@ export class Comm {
     return sent;
   }
 
-  /** What was asked and is not answered never will be. */
+  /** Reject all requests that are still open. */
   #refuse(words) {
     for (const asked of Object.values(this.#asked)) for (const { reject } of asked.splice(0)) reject(new Error(words));
   }
@@ -124,7 +124,7 @@ export class Comm {
     this.#told("chat", snapshot ?? null);
   }
 
-  /** Everybody who has asked for this kind of answer hears it. */
+  /** Resolve all open requests of this type. */
   #told(type, answer) {
     for (const { resolve } of this.#asked[type]?.splice(0) ?? []) resolve(answer);
   }
@@ -137,7 +137,7 @@ export class Comm {
     this.#listener("delta", { run, ...said });
   }
 
-  /** Whether all text before this event has come; if not, it is asked for, and the event comes again after it. */
+  /** Whether all text before this event has come. If not, requests the rest, after which the event comes again. */
   #whole({ data: { run }, to }) {
     const have = this.#have.get(run);
     if (have === undefined) return false;

@@ -1,5 +1,5 @@
 // One prompt, several settings or models, side by side: every cell is a run of its own with the same seed. Models that
-// one server has to load come one after the other; other servers answer meanwhile, through the kernel.
+// one server has to load are loaded one after the other; other servers answer meanwhile, through the kernel.
 
 import { Comm } from "./comm.js";
 import { Compose, WAIT } from "./compose.js";
@@ -49,7 +49,7 @@ export class Compare {
     this.element.classList.add("nbgen-wide");
   }
 
-  /** Show what the servers know; run at once where nothing has been run yet. */
+  /** Show the answers that the servers know; start the runs if there are none yet. */
   async open(transport) {
     this.#transport = transport;
     if (this.#cells.some(({ server }) => server !== undefined)) this.#kernel = this.#through();
@@ -61,7 +61,7 @@ export class Compare {
     }
   }
 
-  /** Show what was begun meanwhile elsewhere, as in another window. */
+  /** Show runs that were started elsewhere meanwhile, such as in another window. */
   refresh() {
     return this.#look().catch(() => {});
   }
@@ -72,7 +72,7 @@ export class Compare {
     this.#transport?.close();
   }
 
-  /** Follow a run that was started elsewhere. What Python starts the server may not know yet. */
+  /** Follow a run that was started elsewhere. One that Python has "started" may not have reached the server yet. */
   adopt({ type, run }) {
     const cell = this.#cellOf(run);
     const way = cell && this.#transportOf(cell);
@@ -89,7 +89,7 @@ export class Compare {
     if (!common(this.#frame, event, shown, this.#open.length)) this.#handlers[event]?.(data, cell);
   }
 
-  /** Show the newest answers that the server knows, and those `through` the kernel; how many are known. What is begun meanwhile is newer. */
+  /** Show the newest answers of the server and those `through` the kernel, except where a run has begun meanwhile. Returns how many are known. */
   async #look(through) {
     const shown = this.#cells.map(({ run }) => run);
     const [chat, others] = await Promise.all([this.#transport.snapshot(), through]);
@@ -98,7 +98,7 @@ export class Compare {
     return turns.length;
   }
 
-  /** Another prompt, as of another window: what is written here and was not run stays. */
+  /** The prompt has changed, such as in another window. A draft in this input stays. */
   #changed() {
     const prompt = this.#model.get("prompt");
     if (this.#compose.text === this.#prompt) this.#compose.text = prompt;
@@ -110,7 +110,7 @@ export class Compare {
     return this.#cells.filter(({ state }) => state !== "idle");
   }
 
-  /** The way to servers that only the kernel can reach. */
+  /** A transport to servers that only the kernel can reach. */
   #through() {
     return new Comm(this.#model, this.#model.get("chat"), (event, data) => this.receive(event, data));
   }
@@ -170,7 +170,7 @@ export class Compare {
     this.#busy("Sending");
   }
 
-  /** Every cell's newest answer, unless one is still to come, or it shows another than when it was asked for. */
+  /** Show every cell's newest answer, unless one is still to come, or the cell has begun a run since the request. */
   #restore(turns, shown) {
     this.#cells.forEach((cell, i) => {
       const turn = turns.findLast(({ run }) => run?.endsWith(`.${i}`));
@@ -212,13 +212,13 @@ export class Compare {
   }
 }
 
-/** What the body of a cell's run has of the cell, and of what is said to all. */
+/** The fields of a run's body: those of the cell, and those that all cells share. */
 export function asked({ params, adapter, template_options }, { prompt, complete, system }) {
   const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
   return { params, ...(adapter && { adapter }), ...(template_options && { template_options }), ...(complete ? { prompt } : { messages }) };
 }
 
-/** What came of all cells, in words. */
+/** How the runs of all cells ended, in words. */
 export function ready(cells) {
   const failed = cells.filter((cell) => cell.failed).length;
   const there = cells.length - failed;

@@ -1,11 +1,11 @@
-// One input and one button in one place: it sends, and while something is written it stops.
+// One input and one button. The button sends; while an answer is being written, it stops that.
 
 import { h } from "./dom.js";
 
 const TALLEST = 160;
 const DOUBLE_MS = 400;
 
-/** What Enter says while an answer is being written. */
+/** The status message for Enter while an answer is being written. */
 export const WAIT = "Still writing: Escape stops it";
 
 export class Compose {
@@ -16,7 +16,7 @@ export class Compose {
   #clicked = -DOUBLE_MS;
   #words;
 
-  /** `wait()` hears of Enter while something is written. `words` names the button's two states and the input. `files` may go along. */
+  /** `wait()` is called for Enter during an answer. `words` names the button's two states and the input. `files` are Attachments, if any. */
   constructor({ send, stop, wait, placeholder = "", rows = 1, files, words = { send: "Send", stop: "Stop", input: "Message" } }) {
     this.#send = send;
     this.#stop = stop;
@@ -38,7 +38,7 @@ export class Compose {
     this.#grow();
   }
 
-  /** Write this below what is there. */
+  /** Add this text below the text in the input. */
   add(text) {
     this.text = [this.text.trimEnd(), text].filter(Boolean).join("\n\n");
   }
@@ -48,7 +48,7 @@ export class Compose {
     this.button.textContent = busy ? this.#words.stop : this.#words.send;
   }
 
-  /** Enter sends, Shift+Enter makes a line. */
+  /** Enter sends, Shift+Enter begins a new line. */
   key(event) {
     if (event.key !== "Enter" || event.shiftKey || event.target !== this.input) return;
     event.preventDefault();
@@ -56,7 +56,7 @@ export class Compose {
     else this.#send(this.text);
   }
 
-  /** The second press of a double click is not meant for what the button has become. */
+  /** Ignores the second press of a double click: the button means something else by then. */
   #click({ detail, timeStamp }) {
     if (detail > 1 && timeStamp - this.#clicked < DOUBLE_MS) return;
     this.#clicked = timeStamp;

@@ -1,15 +1,15 @@
-// What a turn says: text, or a list of OpenAI's parts with images, sounds and videos among them. Knows nothing of the page.
+// A turn's content: text, or a list of OpenAI's parts with images, sounds and videos among them. Knows nothing of the page.
 
 const WORDS = { image_url: "image", audio_url: "sound", input_audio: "sound", video_url: "video" };
-/** Only what is in the page already: nothing that a text or a message names is ever fetched. */
+/** Only data URLs are shown: nothing that a text or a message refers to is ever fetched. */
 const OWN_IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+=*$/;
 const OWN_VIDEO = /^data:video\/(mp4|webm);base64,[A-Za-z0-9+/]+=*$/;
-/** How a video begins that is sent as images, one after the other. */
+/** The beginning of a video's data URL that holds frames as images. */
 const FRAMES = /^data:video\/(jpeg|png|webp);base64,/;
 const SHOWN_FRAMES = 4;
 const OWN_SOUND = /^data:audio\/(wav|mpeg|flac|ogg);base64,[A-Za-z0-9+/]+=*$/;
 
-/** Text after images and sounds; text alone stays text. */
+/** Content of images and sounds with the text after them; text alone stays a string. */
 export function contentOf(text, media = []) {
   if (!media.length) return text;
   return [...media, ...(text ? [{ type: "text", text }] : [])];
@@ -19,28 +19,28 @@ export function textOf(content) {
   return typeof content === "string" ? content : content.filter(({ type }) => type === "text").map(({ text }) => text ?? "").join("");
 }
 
-/** The parts that are no text. */
+/** The parts other than text. */
 export function mediaOf(content) {
   return typeof content === "string" ? [] : content.filter(({ type }) => type !== "text");
 }
 
-/** The data URL of a part that is an image of the user's, else null. */
+/** The data URL of an image part, else null. */
 export function imageUrl({ image_url: given }) {
   return own(given, OWN_IMAGE);
 }
 
-/** The data URL of a part that is a sound of the user's, else null. */
+/** The data URL of a sound part, else null. */
 export function soundUrl({ audio_url: given, input_audio: named }) {
   if (!named) return own(given, OWN_SOUND);
   return own(`data:audio/${named.format === "mp3" ? "mpeg" : named.format};base64,${named.data}`, OWN_SOUND);
 }
 
-/** The data URL of a part that is a video file of the user's, else null. */
+/** The data URL of a video part that holds a video file, else null. */
 export function videoUrl({ video_url: given }) {
   return own(given, OWN_VIDEO);
 }
 
-/** Data URLs of some frames of a part that is the user's video in images, else null. */
+/** Data URLs of some frames of a video part that holds images, else null. */
 export function frameUrls({ video_url: given }) {
   const [head, ...frames] = own(given, FRAMES)?.split(",") ?? [];
   const count = Math.min(SHOWN_FRAMES, frames.length);
@@ -54,7 +54,7 @@ function own(given, form) {
   return typeof url === "string" && form.test(url) ? url : null;
 }
 
-/** What stands in the place of a medium that cannot be shown. */
+/** The words in place of a medium that cannot be shown. */
 export function nameOf({ type, ...given }) {
   const name = WORDS[type] ?? "file";
   return given[type] ? name : `${name}, not kept`;
@@ -64,25 +64,25 @@ export function same(one, other) {
   return one === other || (typeof one !== "string" && typeof other !== "string" && JSON.stringify(one) === JSON.stringify(other));
 }
 
-/** As a model can be asked: the places of media that were not kept are said in words. */
+/** Content that can be sent to a model: words in place of media that were not kept. */
 export function sendable(content) {
   if (typeof content === "string") return content;
   const parts = content.map((part) => (part.type === "text" || part[part.type] ? part : { type: "text", text: `[${nameOf(part)}]` }));
   return parts.every(({ type }) => type === "text") ? textOf(parts) : parts;
 }
 
-/** Without the files, for a place that is small. */
+/** The content without the files' data, where there is little space. */
 export function lean(content) {
   return typeof content === "string" ? content : content.map((part) => (part.type === "text" ? part : { type: part.type }));
 }
 
-/** Turns for a place of so many characters: without their files if need be, null where that is not enough. */
+/** Turns in at most `most` characters of JSON: without their files if need be, null if that is not enough. */
 export function fitting(turns, most) {
   const lighter = turns.map((turn) => ({ ...turn, content: lean(turn.content) }));
   return [turns, lighter].find((list) => JSON.stringify(list).length <= most) ?? null;
 }
 
-/** The newest turns of a branch, from a question on, after its system prompt; null where not even the last has room. */
+/** A branch's system prompt and its newest turns that fit, beginning at a question; null if not even the last fits. */
 export function newest(turns, most) {
   const light = turns.map((turn) => ({ ...turn, content: lean(turn.content) }));
   const system = light.filter(({ role }) => role === "system");

@@ -1,5 +1,5 @@
-// The chosen branch of a conversation in the page, of a long one the end until more is asked for. A turn's view is made
-// once and stays: whatever is open, selected or being edited in it is left alone when others are shown beside it.
+// The chosen branch of a conversation in the page; of a long branch only the end, until the reader wants more. A turn's
+// view is made once and kept: what is open, selected or being edited in it stays so when other turns are added.
 
 import { textOf } from "./content.js";
 import { focusOf, h } from "./dom.js";
@@ -8,9 +8,9 @@ import { WayBack } from "./following.js";
 import { Answer, numbers, Question } from "./message.js";
 import { Tree } from "./tree.js";
 
-/** How many turns of a long branch are shown at first, and how many more each time: what a page draws in a moment. */
+/** How many turns of a long branch are shown at first, and how many more each time: a page draws these in a moment. */
 const SHOWN = 40;
-/** Pixels from the top where a reader on the way up wants more. */
+/** Within so many pixels of the top, more turns are shown to a reader who scrolls up. */
 const NEAR = 200;
 
 export class Conversation {
@@ -24,7 +24,7 @@ export class Conversation {
   #earlier = h("button", { type: "button", class: "nbgen-small nbgen-earlier", click: () => this.#more() }, "Earlier messages");
   #all = () => this.#more(Infinity);
 
-  /** `actions` are what messages offer, `retry(turn)` among them; `missing(turn)` stands for results of calls that have none. */
+  /** `actions` are what messages offer, such as `retry(turn)`; `missing(turn)` returns what to show for missing results. */
   constructor(actions) {
     this.#actions = { ...actions, painted: (work) => this.following.during(work) };
     this.element.addEventListener("scroll", () => this.element.scrollTop < NEAR && this.#more(), { passive: true });
@@ -41,7 +41,7 @@ export class Conversation {
     return this.#views.get(turn);
   }
 
-  /** The tree's branch, with as little change to the page as possible; `still`, no less of it than before. */
+  /** Show the tree's branch, with as little change to the page as possible; if `still`, no fewer turns than before. */
   show(still = false) {
     const path = this.#path();
     const first = this.#first(path, still);
@@ -65,7 +65,7 @@ export class Conversation {
     return this.tree.path().filter(({ role }) => role === "user" || role === "assistant");
   }
 
-  /** The place of the first turn that is shown: where it was, unless a reader at the end has long left it behind. */
+  /** The index of the first turn that is shown: the same as before, unless a reader at the end is far from it. */
   #first(path, still) {
     const last = Math.max(0, path.length - SHOWN);
     const first = path.indexOf(this.#oldest);
@@ -73,7 +73,7 @@ export class Conversation {
     return first < 0 || far ? last : Math.min(first, last);
   }
 
-  /** Show so many turns more; the reader stays in place. */
+  /** Show so many more turns above; the reader stays in place. */
   #more(count = SHOWN) {
     const path = this.#path();
     const first = path.indexOf(this.#oldest);
@@ -89,7 +89,7 @@ export class Conversation {
     if (focused && this.#oldest === path[0]) element.focus({ preventScroll: true }); // the button is gone
   }
 
-  /** Choose and show the version that is `by` places from this one; words for it. */
+  /** Choose and show the version that is `by` steps from this one. Returns words for the status. */
   step(turn, by) {
     const { tree } = this;
     const versions = tree.versions(turn);
@@ -101,7 +101,7 @@ export class Conversation {
     return `Version ${versions.indexOf(next) + 1} of ${versions.length}`;
   }
 
-  /** Have the last question edited, if there is one. */
+  /** Begin to edit the last question, if there is one. */
   editLast(event) {
     const turn = this.tree.path().findLast(({ role }) => role === "user");
     if (!turn) return;
@@ -109,12 +109,12 @@ export class Conversation {
     this.view(turn).edit();
   }
 
-  /** The question of these turns that somebody is editing. */
+  /** The question among these turns that is being edited. */
   edited(turns) {
     return turns.find((turn) => typeof this.#views.get(turn)?.written === "string");
   }
 
-  /** What questions are being changed into, where that is something else. */
+  /** The new texts of questions that are being edited, if they differ. */
   get edits() {
     return [...this.#views].filter(([{ content }, { written }]) => written && written !== textOf(content)).map(([, { written }]) => written);
   }

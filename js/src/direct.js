@@ -1,4 +1,4 @@
-// Transport that asks the Jupyter server itself: it works while the kernel is busy.
+// Transport that asks the Jupyter server directly, so it works while the kernel is busy.
 
 import { pageBus } from "./bus.js";
 import { events } from "./sse.js";
@@ -11,7 +11,7 @@ export class Direct {
   #listener;
   #untold = new Set();
 
-  /** `awake`: answers are followed also while the page is hidden. `begun(run)` hears of a run once the server has it. */
+  /** `awake`: answers are followed also while the page is hidden. `begun(run)` is called once the server has a run. */
   constructor(server, chat, listener, { awake = false, begun = () => {} } = {}) {
     this.#server = server;
     this.#listener = (event, data) => {
@@ -32,7 +32,7 @@ export class Direct {
     this.#bus.follow(this.#chat, run, seq);
   }
 
-  /** Stop a run; one that the server does not know yet is still on its way there. */
+  /** Stop a run. One that the server does not know is still on its way there, so it is tried again. */
   async cancel(run, tries = 20) {
     try {
       await this.#server.json(`runs/${inPath(run)}/cancel`, { body: {} });
@@ -53,7 +53,7 @@ export class Direct {
     return this.#server.json("model");
   }
 
-  /** Have a model loaded; the present one takes back memory that was released. Throws with words why it cannot be. */
+  /** Have the server load a model. The present one takes back its released memory. Throws if it cannot be loaded. */
   async load(model) {
     const reading = new AbortController();
     try {
@@ -73,7 +73,7 @@ export class Direct {
   }
 }
 
-/** An id as a part of a path, where a colon stands as it is. */
+/** An id as a part of a path, with its colons unescaped. */
 function inPath(id) {
   return encodeURIComponent(id).replaceAll("%3A", ":");
 }

@@ -1,4 +1,4 @@
-// The server that the page may ask itself, without the kernel between.
+// The server that the page can reach directly, without the kernel.
 
 import { pageServer, Server } from "./server.js";
 

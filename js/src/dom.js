@@ -1,4 +1,4 @@
-// Elements without markup: text only ever enters the page as text.
+// Elements made without markup: text only enters the page as text, never as HTML.
 
 /** An element with attributes; children are elements or strings. */
 export function h(tag, attributes = {}, ...children) {
@@ -12,12 +12,12 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** What has the focus in an element's tree, which may be a shadow tree; also while another window is in front. */
+/** The focused element in an element's tree, maybe a shadow tree; also while another window is in front. */
 export function focusOf(element) {
   return element.getRootNode().activeElement ?? null;
 }
 
-/** Put text on the clipboard, also where the page is not on https. */
+/** Copy text to the clipboard, also if the page is not on https. */
 async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);
@@ -33,7 +33,7 @@ async function copyText(text, button) {
   }
 }
 
-/** The event of something that was done: its detail is the words for those who do not see it. */
+/** An event for something that was done; its detail is the words for a screen reader. */
 export const DONE = "nbgen-done";
 
 /** A small button that copies what `source` returns and says so for a moment. */
@@ -50,20 +50,20 @@ export function copyButton(label, source, words = "Copy") {
 
 const wide = globalThis.ResizeObserver && new ResizeObserver((changes) => changes.forEach(({ target }) => reach(target)));
 
-/** Have an element take the focus while it is too wide for its place, so that keys move it sideways. */
+/** Make an element focusable while it is too wide for its place, so that keys can scroll it sideways. */
 export function reach(element) {
   if (element.scrollWidth > element.clientWidth) element.setAttribute("tabindex", "0");
   else if (element !== focusOf(element)) element.removeAttribute("tabindex");
 }
 
-/** An element that is moved sideways where it is too wide, by its name for those who reach it. */
+/** An element that can be scrolled sideways where it is too wide; `name` is its label for screen readers. */
 export function scroller(name, tag, attributes, ...children) {
   const element = h(tag, { role: "group", "aria-label": name, ...attributes }, ...children);
   wide?.observe(element);
   return element;
 }
 
-/** Whether a key belongs to the writing of a character, as of Japanese; Safari tells the last one by its number alone. */
+/** Whether a key is part of composing a character, as in Japanese; for the last key, Safari tells by the code alone. */
 export function composing({ isComposing, keyCode }) {
   return isComposing || keyCode === 229;
 }
@@ -78,7 +78,7 @@ export function dataUrl(file) {
   });
 }
 
-/** A name nobody else has given. */
+/** A random id, which nothing else has. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

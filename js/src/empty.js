@@ -1,4 +1,4 @@
-// What a conversation says before anything is said in it.
+// What a conversation shows before its first message.
 
 import { h } from "./dom.js";
 
@@ -15,12 +15,12 @@ export class Empty {
     if (!needsKernel) this.#ask.textContent = `${ASK}, also while the kernel is busy.`;
   }
 
-  /** A way back to the conversation that gave way to this one, the first that is offered. */
+  /** Add a button that leads back to the conversation before this one; only the first offer counts. */
   offer(back) {
     if (!this.#back.childNodes.length) this.#back.append(h("button", { type: "button", class: "nbgen-small", click: back }, "Back to the conversation before"));
   }
 
-  /** What is left where there is no kernel any more stands in the transcript. */
+  /** Without a kernel, point to the transcript, which has all that is left. */
   hear({ alone }) {
     if (alone) this.element.textContent = ALONE;
   }

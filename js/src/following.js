@@ -1,5 +1,5 @@
-// The end of a text that grows is kept in sight of a reader who is there. One who scrolls up, however slowly, is left
-// alone until the end is reached again.
+// Keeps the end of a growing text in sight while the reader is at the end. A reader who scrolls up, however slowly, is
+// not moved until the end is reached again.
 
 import { h } from "./dom.js";
 
@@ -37,7 +37,7 @@ export class Following {
     else this.#look();
   }
 
-  /** Do `work`, which shows another text: the reader stays in place, be that its end or not. */
+  /** Do `work`, which shows another text: the scroll position stays, whether or not it is that text's end. */
   instead(work) {
     work();
     this.#last = this.#scroller.scrollTop;
@@ -52,7 +52,7 @@ export class Following {
     this.#up = false;
   }
 
-  /** Hears that the reader has left the end, or is there again. */
+  /** Called when the reader has left the end, or is there again. For subclasses. */
   changed() {}
 
   #follow(follows) {
@@ -61,7 +61,7 @@ export class Following {
     this.changed(follows);
   }
 
-  /** The browser scrolls some frames after the key or the wheel, and may first be where it was: neither holds it back. */
+  /** A key or the wheel goes `up` or not. The browser scrolls some frames later: going up stops following at once. */
   #turn(up) {
     this.#up = up && this.#room > 0;
     if (this.#up) this.#follow(false);
@@ -76,13 +76,13 @@ export class Following {
     this.#last = scrollTop;
   }
 
-  /** How far one can scroll. */
+  /** The largest scroll position. */
   get #room() {
     return this.#scroller.scrollHeight - this.#scroller.clientHeight;
   }
 }
 
-/** The same, with a button that leads back; it is there while the reader is elsewhere. */
+/** Following with a button that leads to the end, shown while the reader is not there. */
 export class WayBack extends Following {
   element;
 
@@ -97,7 +97,7 @@ export class WayBack extends Following {
     this.element.hidden = follows;
   }
 
-  /** The button is gone then. */
+  /** The text takes the focus, since the button disappears. */
   #press(scroller) {
     this.toEnd();
     scroller.focus({ preventScroll: true });

@@ -1,10 +1,10 @@
-// What every panel has around its content: the model's name, one line of status that speaks, a bar while a model loads.
+// The frame around a panel's content: the model's name, a status that screen readers announce, a bar during a load.
 
 import { composing, DONE, focusOf, h } from "./dom.js";
 import { INSERT } from "./markdown.js";
 import { Notebook } from "./notebook.js";
 
-/** After which a screen reader has what it is to read; characters that take it five minutes. */
+/** Time after which a screen reader has taken the text to read; most characters to read, about five minutes. */
 const HEARD_MS = 1000;
 const MAX_READ = 5000;
 const STATES = { queued: "Reading the prompt", loading: "Loading model", running: "Generating" };
@@ -20,9 +20,9 @@ export class Frame {
   #share = h("span", { "aria-hidden": "true" });
   #loading = h("span", { class: "nbgen-loading", hidden: true }, this.#bar, this.#share);
 
-  /** `key(event)` hears keys pressed within. Parts are in the order of the Tab key; CSS puts the head first. */
+  /** `key(event)` is called for keys pressed within. `parts` are in the Tab key's order; CSS puts the head first. */
   constructor(model, { name, label, key, sized = false, tools = [], parts }) {
-    // A click that no part takes the focus of, as on a button in Safari, gives it to the panel: keys cut and delete a cell that has it.
+    // A click that focuses nothing, as on a button in Safari, focuses the panel: in a focused cell, keys would cut or delete the cell.
     this.element = h(
       "div",
       { class: "nbgen", tabindex: -1, role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "true" },
@@ -55,7 +55,7 @@ export class Frame {
     this.#mark();
   }
 
-  /** Whether somebody hears what is asked, as far as is known. */
+  /** Whether a server or kernel can be reached, as far as is known. */
   set connected(connected) {
     this.#connected = connected;
     this.#mark();
@@ -66,7 +66,7 @@ export class Frame {
     this.#status.title = title || words;
   }
 
-  /** Have a screen reader read out once what an element shows, where its user is in this panel; nothing that takes long. */
+  /** Have a screen reader read out an element's text once, if the focus is in this panel and the text is not too long. */
   read(element) {
     if (focusOf(this.element)?.closest(".nbgen") !== this.element || element.textContent.length > MAX_READ) return;
     const copy = element.cloneNode(true);
@@ -76,21 +76,21 @@ export class Frame {
     setTimeout(() => this.#aloud.replaceChildren(), HEARD_MS);
   }
 
-  /** The model's name without the folders or the owner before it. */
+  /** Show the model's name, without the folders or the owner before it. */
   call(model) {
     if (!model) return;
     this.#name.textContent = model.split(/[\\/]/).at(-1);
     this.#name.title = model;
   }
 
-  /** What a run does before its first token. */
+  /** Show what a run does before its first token. */
   state({ state, place, model }) {
     this.say(place ? `Queued, ${place} before it` : STATES[state] ?? this.#status.textContent);
     this.call(model);
     this.#loading.hidden = state !== "loading";
   }
 
-  /** How far loading is; `total` is 0 where nothing can be counted. The bar tells it: words that change are read out. */
+  /** Show how far loading is; `total` is 0 if unknown. Only the bar shows it: changing words are read out. */
   progress({ stage, done, total }) {
     this.say(STATES.loading, stage);
     this.#share.textContent = total ? `${Math.floor((100 * done) / total)}%` : "";
@@ -103,7 +103,7 @@ export class Frame {
     this.#loading.hidden = true;
   }
 
-  /** Nothing is written any more. */
+  /** No answer is being written any more. */
   rest(words) {
     this.busy = false;
     this.connected = true;
@@ -111,7 +111,7 @@ export class Frame {
     this.say(words);
   }
 
-  /** The dot by its form, its colour and its name. */
+  /** Show the state by the dot's form, its colour and its name. */
   #mark() {
     this.element.classList.toggle("nbgen-busy", this.#busy);
     this.element.classList.toggle("nbgen-offline", !this.#connected);
@@ -119,7 +119,7 @@ export class Frame {
     this.#dot.setAttribute("aria-label", this.#dot.title);
   }
 
-  /** The notebook is saved, as from any other place in it. Elsewhere the key is not ours. */
+  /** Save the notebook, as this key does anywhere else in it. Outside a notebook the key is not ours. */
   #save(event) {
     const notebook = this.element.closest(".jp-Notebook");
     if (!notebook) return;
@@ -138,7 +138,7 @@ function saves({ key, ctrlKey, metaKey, altKey, shiftKey }) {
   return key?.toLowerCase() === "s" && (ctrlKey || metaKey) && !altKey && !shiftKey;
 }
 
-/** Events that mean the same to every panel; whether this was one. */
+/** Handle events that mean the same to every panel. Returns whether this was one. */
 export function common(frame, event, data, live) {
   if (event === "offline" || event === "online" || data.alone) frame.connected = event === "online";
   const say = {

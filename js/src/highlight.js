@@ -1,4 +1,4 @@
-// Colours for code that is complete, from highlight.js's token tree; a language it does not know stays plain.
+// Colours for complete code, from highlight.js's token tree; code in an unknown language stays plain.
 
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
@@ -18,18 +18,18 @@ import yaml from "highlight.js/lib/languages/yaml";
 import { h } from "./dom.js";
 
 const MAX_LENGTH = 20_000;
-/** Of languages whose patterns take time with the square of it. */
+/** Longest code in the languages whose patterns take quadratic time. */
 const MAX_SLOW = 4000;
 const MAX_DEPTH = 40;
 const LANGUAGES = { bash, cpp, diff, go, java, javascript, json, julia, python, r, rust, sql, xml, yaml };
-/** What models call them, too. */
+/** Other names that models use for these languages. */
 const ALIASES = { bash: ["console", "shell"], cpp: ["c", "h"], javascript: ["ts", "tsx", "typescript"], julia: ["jl"], python: ["ipython3", "python3"] };
 
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language);
 for (const [languageName, names] of Object.entries(ALIASES)) hljs.registerAliases(names, { languageName });
 const SLOW = new Set(["cpp", "java"].map((name) => hljs.getLanguage(name)));
 
-/** Nodes of a piece of code; its text alone where that is nested beyond measure. */
+/** DOM nodes of a piece of code; only its text if it is too long or nested too deep. */
 export function highlight(code, language) {
   const known = hljs.getLanguage(language);
   if (!known || code.length > (SLOW.has(known) ? MAX_SLOW : MAX_LENGTH)) return [code];

@@ -1,10 +1,10 @@
-// An image file as it is sent: no larger than models look at.
+// An image file prepared for sending: no larger than the sizes that models look at.
 
 import { dataUrl, h } from "./dom.js";
 
 const MAX_SIDE = 1280;
 const MAX_BYTES = 1_000_000;
-/** Types that are sent as they are, where they are small. */
+/** Types of files that are sent unchanged if they are small. */
 const USUAL = ["image/png", "image/jpeg", "image/webp"];
 
 /** The image as a data URL. Throws where the browser cannot read it. */

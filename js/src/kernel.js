@@ -1,8 +1,8 @@
-// Messages to the kernel's side of a widget, which may be gone.
+// Messages to the kernel's side of a widget; the kernel may be gone.
 
 import { fitting } from "./content.js";
 
-/** Of what the kernel is told: Jupyter closes the connection at 10 MiB. */
+/** Most characters of turns sent to the kernel: Jupyter closes the connection at 10 MiB. */
 const MAX_TOLD = 2_000_000;
 
 export const ENDED = "The kernel has ended: run the cell again.";
@@ -12,7 +12,7 @@ export function isAlone(element) {
   return Boolean(element.closest(".jupyter-widgets-disconnected"));
 }
 
-/** Send a message; whether there is a kernel that may hear it. A widget that was saved without its kernel has none. */
+/** Send a message. Returns whether there is a kernel to get it; a widget that was saved without its kernel has none. */
 export function tell(model, message) {
   if (model.alone?.()) return false;
   try {
@@ -23,7 +23,7 @@ export function tell(model, message) {
   }
 }
 
-/** Python asks the server for the conversation; one of another kind keeps none, one started again has forgotten. */
+/** Send the conversation to Python, for servers that do not have it: those of another kind, and restarted ones. */
 export function tellTurns(model, type, turns) {
   const messages = fitting(turns, MAX_TOLD);
   if (messages) tell(model, { type, chat: model.get("chat"), messages });

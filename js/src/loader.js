@@ -1,6 +1,6 @@
-// What each panel carries of its code: the way to the rest, a widget that all panels of a kernel share.
+// The code that each panel carries itself: it loads the rest from a widget that all panels of a kernel share.
 
-/** Modules by their text, since kernels of two versions may stand in one page. */
+/** Modules by their source text, since one page may have kernels with two versions of nbgen. */
 const modules = (globalThis[Symbol.for("nbgen.modules")] ??= new Map());
 const MISSING = "The code of this panel was not saved with it. Run the cell again.";
 
@@ -21,7 +21,7 @@ function module(text) {
   return modules.get(text);
 }
 
-/** One style for the page, or for a shadow tree in it (marimo's), of the version that was shown last. */
+/** Set the one style element of the page, or of a shadow tree in it (marimo's), to the version that was shown last. */
 function dress(el, css) {
   const root = el.getRootNode();
   const place = root instanceof ShadowRoot ? root : document.head;

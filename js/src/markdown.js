@@ -1,5 +1,5 @@
-// Markdown to DOM nodes, from marked's token tree. Raw HTML shows as text but for line breaks, images as links, and only
-// web and mail addresses become links: what a model writes may be hostile.
+// Markdown to DOM nodes, from marked's token tree. Raw HTML except line breaks is shown as text, images as links, and
+// only web and mail addresses become links: a model's text may be hostile.
 
 import { Lexer, Tokenizer } from "marked";
 import { copyButton, h, reach, scroller } from "./dom.js";
@@ -11,14 +11,14 @@ const NAMED = { __proto__: null, amp: "&", lt: "<", gt: ">", quot: '"', apos: "'
 const MAX_DEPTH = 40;
 /** How models break lines in the cells of tables. */
 const BREAK = /<br *\/?>/i;
-/** What inline markup may begin or end with; marked's time grows with the square of their number, that of links with its cube. */
+/** What inline markup may begin or end with. marked's time grows with the square of their number, for links with the cube. */
 const MARK = /[\\<![`*~_$@]{1,3}|\]\(|:\/\/|www\.| {2}\n/g;
 const MAX_MARKS = 300;
 
-/** The event of a code block that is to become a cell: its detail is the code, and whether it takes the place of one. */
+/** The event that makes a code block a cell: its detail is the code, and whether it replaces a cell. */
 export const INSERT = "nbgen-insert";
 
-/** marked's, to which a paragraph with marks beyond measure is plain: what a model repeats without end takes linear time. */
+/** marked's lexer, but a paragraph of more than MAX_MARKS marks is plain: endless repetition then takes linear time. */
 class BoundedLexer extends Lexer {
   inlineTokens(text, tokens = []) {
     if ((text.match(MARK)?.length ?? 0) <= MAX_MARKS) return super.inlineTokens(text, tokens);
@@ -27,9 +27,9 @@ class BoundedLexer extends Lexer {
   }
 }
 
-/** marked's, to which a heading's underline is looked for as far as the next formula alone, as a paragraph's end is. */
+/** marked's tokenizer, but it seeks a heading's underline only up to the next formula, where a paragraph ends, too. */
 class BoundedTokenizer extends Tokenizer {
-  /** One tilde strikes nothing: "3~5 or 10~20" are ranges. */
+  /** A single tilde strikes nothing out: "3~5 or 10~20" are ranges. */
   del(text) {
     return text.startsWith("~~") ? super.del(text) : undefined;
   }
@@ -40,7 +40,7 @@ class BoundedTokenizer extends Tokenizer {
   }
 }
 
-/** marked's block tokens of `text`, which has no carriage returns; one plain token where it is nested beyond measure. */
+/** marked's block tokens of `text`, which has no carriage returns; one plain token if it is nested too deep. */
 export function lex(text) {
   try {
     return new BoundedLexer({ gfm: true, extensions, tokenizer: new BoundedTokenizer() }).lex(text);
@@ -60,7 +60,7 @@ function node(token, depth) {
   return make ? make(token, depth) : [token.raw ?? ""];
 }
 
-/** Marks, bars and columns stand where lines begin: on the right of what is written from right to left. */
+/** Puts list marks, quotation bars and first columns where lines begin: on the right for right-to-left text. */
 const AS_WRITTEN = { dir: "auto" };
 
 const wrap = (tag, attributes = {}) => (token, depth) => [h(tag, attributes, ...nodes(token.tokens ?? [], depth))];
@@ -101,7 +101,7 @@ function list(token, depth) {
   return h(token.ordered ? "ol" : "ul", { ...AS_WRITTEN, ...start }, ...items);
 }
 
-/** An item's tokens: its texts are paragraphs where there are blank lines, and a task's box belongs to the first. */
+/** A list item's tokens: its texts become paragraphs if the list has blank lines, and a task's box joins the first. */
 function parts({ task, checked, loose, tokens }) {
   const all = tokens.map((token) => (loose && token.type === "text" ? { ...token, type: "paragraph" } : token));
   if (!task) return all;
@@ -125,7 +125,7 @@ function coloured(token) {
   return complete ? highlight(token.text, languageOf(token)) : [token.text];
 }
 
-/** Have a block of code in the page show what has become of it, whatever is scrolled or has the focus in it; whether it is one. */
+/** Update a code block in the page in place, so that its scroll position and focus stay. Returns whether it is that block. */
 export function grown([block], [token]) {
   if (token?.type !== "code" || !block?.matches?.(".nbgen-code") || block.firstChild.firstChild.textContent !== (token.lang ?? "")) return false;
   const code = block.querySelector("code");

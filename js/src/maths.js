@@ -1,5 +1,5 @@
 // Maths between $…$, $$…$$, \(…\) and \[…\]: found before Markdown is, never inside code, and shown as MathML that is
-// built from temml's tree by a list of what is allowed.
+// built from temml's tree with allowed elements only.
 
 import temml from "temml";
 import { h, scroller } from "./dom.js";
@@ -23,7 +23,7 @@ const INLINE = [
   [/^\$(?!\s)((?:\\[^\n]|[^$\\\n])+?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?!\w))/, false], // no price, no $HOME:$PATH; but the $n$th
 ];
 const BLOCK = [/^ {0,3}\$\$([^$]+(?:\$[^$]+)*)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[((?:[^\\]|\\[^[\]])+)\\\][ \t]*(?:\n|$)/];
-// A block that is still open takes all that follows, so that blank lines within do not settle.
+// A block of maths that is still open takes all that follows, so that blank lines in it do not end it.
 const OPEN = /^ {0,3}(?:\$\$[ \t]*\n(?:[^$]|\$(?!\$))*|\\\[[ \t]*\n(?:[^\\]|\\(?!\]))*)$/;
 const PARAGRAPH_END = /\n(?: *(\n)| {0,3}(?:\$\$|\\\[))/g;
 const HEADING_END = /\n(?: {0,3}(?:\$\$|\\\[)|( *\n| {0,3}(?:=+|-+) *(?:\n|$)))/g;
@@ -36,12 +36,12 @@ export const extensions = {
   block: [block],
 };
 
-/** Where a block begins within the paragraph; what comes after that is looked at when its turn comes. */
+/** Where a block of maths begins within the paragraph; text after the paragraph is searched when its turn comes. */
 function startBlock(text) {
   return begins(text, PARAGRAPH_END);
 }
 
-/** The same, within what may be a heading, which ends with its underline. */
+/** Like startBlock, within a possible heading, which ends with its underline. */
 export function startInHeading(text) {
   return begins(text, HEADING_END);
 }
@@ -70,7 +70,7 @@ function block(text) {
   return open ? { type: "maths", raw: open[0], tex: null, display: true } : undefined;
 }
 
-/** A formula; its source where it cannot be shown. */
+/** A formula as an element; its source if it cannot be shown. */
 export function formula({ raw, tex, display }) {
   if (tex === null || tex.length > MAX_LENGTH) return raw;
   try {

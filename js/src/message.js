@@ -1,4 +1,4 @@
-// The messages of a conversation as the page shows them. An answer is painted at most once a frame.
+// The views of a conversation's messages. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
 import { Calls } from "./calls.js";
@@ -8,14 +8,14 @@ import { player } from "./sound.js";
 
 const SLOW_MS = 8;
 const NUMBERS_MS = 250;
-/** Browsers take seconds for so long a line whose direction is its own. */
+/** Browsers take seconds to draw a line of this length if they have to find its direction. */
 const LONG = 100_000;
 
-/** What to do where a conversation has no room for another answer. */
+/** Advice if the context has no room for another answer. */
 const FEWER = "Choose fewer tokens in Options (Longest answer), or begin a New chat.";
 const SHORTER = "Shorten the question, or begin a New chat.";
 
-/** What a person wrote: shown as it is, until it is edited in its place. */
+/** A user's message, shown as it was written, and edited in place. */
 export class Question {
   #bubble;
   #pen;
@@ -40,12 +40,12 @@ export class Question {
     this.#versions.show(place, count);
   }
 
-  /** What the text is being changed into; null where nobody edits it. */
+  /** The text in the editor; null while the message is not being edited. */
   get written() {
     return this.#area && this.#area.value;
   }
 
-  /** Change the text and send it again as another version. */
+  /** Open the editor, from which the text is sent as another version. */
   edit() {
     if (this.#area) return this.#area.focus();
     const written = textOf(this.#turn.content);
@@ -75,7 +75,7 @@ export class Question {
   }
 }
 
-/** A message's images and frames, small until they are pressed, players of the rest, and the names of what cannot be shown. */
+/** A message's images and frames, small until they are pressed, players for other media, and words for what cannot be shown. */
 function media(content) {
   const parts = mediaOf(content);
   const isVideo = ({ type }) => type === "video_url";
@@ -97,7 +97,7 @@ function film(url, name) {
   return h("video", { controls: true, preload: "metadata", src: url, "aria-label": name, title: name });
 }
 
-/** One image, or several of one thing, of which the first has its name. */
+/** A picture of one image, or of a video's frames, of which the first has the alternative text. */
 function picture(urls, alt) {
   const images = urls.map((src, i) => h("img", { src, alt: i ? "" : alt }));
   const button = h("button", { type: "button", class: "nbgen-picture", "aria-expanded": "false", title: "Enlarge" }, ...images);
@@ -121,7 +121,7 @@ class Versions {
   }
 }
 
-/** What the model thought before it answered: closed, but for those who want to read it. */
+/** The model's reasoning before its answer, folded until the reader opens it. */
 class Thoughts {
   #text = "";
   #over = false;
@@ -169,7 +169,7 @@ export class Answer {
   #painted;
   #fresh;
 
-  /** `actions.painted(work)` runs the work that changes the page; without `actions.again` there is no second try. */
+  /** `actions.painted(work)` runs work that changes the page; without `actions.again` there is no Regenerate button. */
   constructor(turn, actions) {
     this.#painted = actions.painted;
     this.#fresh = actions.fresh;
@@ -193,7 +193,7 @@ export class Answer {
     if (!this.#due) this.#schedule();
   }
 
-  /** Functions that the model wants called, and what is new of further ones. */
+  /** Show complete function calls, and the new parts of incomplete ones. */
   call(calls, deltas = []) {
     this.#painted(() => {
       this.#calls.grow(deltas);
@@ -201,7 +201,7 @@ export class Answer {
     });
   }
 
-  /** What they have told, see Calls. */
+  /** Show the results of the calls, see `Calls.results`. */
   results(texts) {
     this.#calls.results(texts);
   }
@@ -217,7 +217,7 @@ export class Answer {
     });
   }
 
-  /** The end: numbers below the text. */
+  /** End the answer and show `note`, its numbers, below the text. */
   finish(note) {
     this.element.classList.remove("nbgen-live");
     this.#thoughts.add("", true);
@@ -232,7 +232,7 @@ export class Answer {
     });
   }
 
-  /** The end by an error, in words, with a way to try again unless the same could only fail again. One that was `kept` is not read out. */
+  /** End the answer by an error, with a button to try again unless that must fail again. An error `kept` from before is not read out. */
   fail({ message, code, kept }, retry) {
     this.finish("");
     const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
@@ -244,7 +244,7 @@ export class Answer {
     this.#painted(() => this.element.append(h("div", { class: "nbgen-error", role: kept ? null : "alert" }, ...parts)));
   }
 
-  /** At the next frame; later where painting is slow, so that the page stays free for two thirds of the time. */
+  /** Paint at the next frame; later if painting is slow, so that the page is free for two thirds of the time. */
   #schedule() {
     this.#due = true;
     const paint = () => {
@@ -267,7 +267,7 @@ export class Answer {
     this.#cost = performance.now() - start;
   }
 
-  /** Tokens and, from the first that came on, their rate: many may come at once that were there before. */
+  /** Show the number of tokens and their rate since the first arrival, when many earlier ones may come at once. */
   #progress() {
     const now = performance.now();
     if (now - this.#noted < NUMBERS_MS || !this.tokens) return;
@@ -280,7 +280,7 @@ export class Answer {
   }
 }
 
-/** How an answer ended, where that is not by itself; as Python says it (nbgen/notebook/result.py). */
+/** How an answer ended, unless the model ended it; in the words of Python (nbgen/notebook/result.py). */
 const ENDINGS = { stop: "", tool_calls: "", length: "cut off", abort: "stopped" };
 
 /** "42 tokens · 0.03 s to first token · 210 tokens/s · stopped". */
@@ -295,7 +295,7 @@ export function numbers({ finish_reason, usage, ttft_s, tokens_per_s }) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/** Seconds in words, as milliseconds where hundredths say nothing. */
+/** Seconds in words; less than a hundredth as milliseconds. */
 function duration(seconds) {
   return seconds < 0.01 ? `${Math.max(1, Math.round(1000 * seconds))} ms` : `${seconds.toFixed(2)} s`;
 }

@@ -1,4 +1,4 @@
-// The monitor: looks at the server now and then while it is in view, and draws what it sees.
+// The monitor: polls the server while it is in view, and draws the server's state.
 
 import { directServer } from "./direct_server.js";
 import { h } from "./dom.js";
@@ -7,11 +7,11 @@ import { bytes, Rate, Series } from "./series.js";
 
 const WIDTH = 260;
 const HEIGHT = 44;
-/** After which a look that nobody answered is given up: what a kernel says may be dropped on its way. */
+/** Time after which a request without an answer is given up: a kernel's message may be dropped on the way. */
 const LOST_MS = 10_000;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A number with its name, a bar for its share, and a line for its past. */
+/** A number with its name, a bar for its share of the total, and a line of its past values. */
 class Gauge {
   #number = h("span", { class: "nbgen-number" });
   #bar = h("meter", { min: 0, max: 1 });
@@ -66,7 +66,7 @@ class Monitor {
     this.element = h("div", label, head, this.#facts, h("div", { class: "nbgen-gauges" }, ...gauges), this.#error);
   }
 
-  /** What the server says of its model, `seconds` being the time of the look. */
+  /** Show the server's report on its model; `seconds` is the time of the request. */
   show(answer, seconds) {
     const alive = ["ready", "loading", "starting", "released"].includes(answer.state);
     const unasked = answer.unasked_seconds ? ` after ${answer.unasked_seconds} s without a request; the next one loads it` : "";
@@ -89,7 +89,7 @@ class Monitor {
     if (this.#error.textContent !== words) this.#error.textContent = words;
   }
 
-  /** Why what a button asked for was not done: words that looks leave there until another is pressed, or the state is another. */
+  /** Show why a button's request failed. The words stay until a button is pressed or the state changes. */
   refuse(words) {
     this.fail((this.#refusal = words));
   }
@@ -122,7 +122,7 @@ function button(words, act, title) {
   return h("button", { type: "button", title, click: press }, words);
 }
 
-/** Whether a button can be pressed; it keeps the focus where it cannot. */
+/** Enable or disable a button; unlike with `disabled`, it keeps the focus. */
 function allow(button, allowed) {
   button.setAttribute("aria-disabled", String(!allowed));
 }
@@ -136,7 +136,7 @@ function facts(model) {
   return [model.model_type, size, place, context].filter(Boolean).join(" · ");
 }
 
-/** Looks while the element is in view and the page is in front. */
+/** Call `look()` at intervals, while the element is in view and the page is not hidden. */
 function watch(element, interval, look) {
   let inView = true;
   const seen = new IntersectionObserver((entries) => (inView = entries.at(-1).isIntersecting));

@@ -1,14 +1,14 @@
-// The notebook around a widget, where the page lets us reach it: cells and metadata. Elsewhere every call does nothing.
+// The notebook around a widget: its cells and metadata, where the page gives access. Elsewhere every call does nothing.
 
 import { fitting, newest } from "./content.js";
 import { Tree } from "./tree.js";
 
 const MAX_SAVED = 200_000;
-/** A chat without a name has an id that is made up, by Python or by this page: nobody can ask for it again. */
+/** The random ids of chats without a name, made by Python or by this page: no later cell can ask for such a chat. */
 const MADE_UP = /^(?:[0-9a-f]{24}|[0-9a-f]{32})$/;
-/** What Python puts after a chat's name, for other notebooks have chats of this name, too (nbgen/notebook/chat_name.py). */
+/** The kernel's hash after a chat's name, as other notebooks may have the same name (nbgen/notebook/chat_name.py). */
 const OF_KERNEL = /\.[0-9a-f]{16}$/;
-/** What the page's panels show, by notebook; every widget has a bundle of its own. */
+/** The chats that the page's panels show, by notebook. It is global, as every widget may have a bundle of its own. */
 const SHOWN = (globalThis[Symbol.for("nbgen.shown")] ??= new WeakMap());
 
 export class Notebook {
@@ -32,14 +32,14 @@ export class Notebook {
     return typeof this.#shared?.insertCell === "function";
   }
 
-  /** A new code cell below the widget's; whether there is one now. */
+  /** Insert a code cell below the widget's cell. Returns whether that was possible. */
   insertBelow(source) {
     const below = this.#below();
     if (below) this.#shared.insertCell(below, { cell_type: "code", source });
     return Boolean(below);
   }
 
-  /** Another source for the code cell below the widget's; whether there is one. */
+  /** Replace the source of the code cell below the widget's cell. Returns whether there is such a cell. */
   replaceBelow(source) {
     const below = this.#below();
     const cell = below && this.#shared.getCell?.(below);
@@ -48,7 +48,7 @@ export class Notebook {
     return true;
   }
 
-  /** The place after the widget's cell; 0 where there is none. A page may hold the cells in view alone, and marks them then with their places. */
+  /** The index after the widget's cell; 0 if unknown. A page may hold only the cells in view, and then marks each with its index. */
   #below() {
     const cell = this.#element.closest?.(".jp-Cell");
     if (!this.reachable || !cell) return 0;
@@ -56,15 +56,15 @@ export class Notebook {
     return (cells.length === this.#shared.cells?.length ? cells.indexOf(cell) : Number(cell.dataset.windowedListIndex)) + 1 || 0;
   }
 
-  /** What the notebook keeps of a chat, as `keep` left it. */
+  /** The turns of a chat that `keep` has written into the notebook. */
   kept(chat) {
     return this.#chats()[keptAs(chat)] ?? [];
   }
 
   /**
-   * Keep a chat's turns in the notebook's metadata, so that they are there when it is opened again, beside those that
-   * another panel has kept of it; of chats without a name only those that a panel shows. Words for what is too long to
-   * be kept, or "".
+   * Keep a chat's turns in the notebook's metadata for when it is opened again, merged with those that another panel
+   * has kept of the same chat. Drops chats without a name that no panel shows. Returns words for what is too long to be
+   * kept, or "".
    */
   keep(chat, tree) {
     if (!this.#writable) return "";
@@ -74,7 +74,7 @@ export class Notebook {
     return words;
   }
 
-  /** Where this panel's chat has no name, the last one of those without that no panel shows any more: of a cell that was run again. */
+  /** If this panel's chat has no name: the last unnamed chat that no panel shows any more, such as after its cell was run again. */
   get left() {
     const chats = Object.entries(this.#chats()).filter(([id]) => MADE_UP.test(id) && !this.#isShown(id));
     const [chat, turns] = (MADE_UP.test(this.#shows.chat) && chats.at(-1)) || [];
@@ -110,12 +110,12 @@ export class Notebook {
   }
 }
 
-/** The name under which the notebook keeps a chat: without what its id says of the kernel. */
+/** The id under which the notebook keeps a chat: without the kernel's hash. */
 function keptAs(chat) {
   return chat.replace(OF_KERNEL, "");
 }
 
-/** As much of a conversation as there is room for, and words for the rest. */
+/** As much of a conversation as fits, and words for the rest. */
 function within(tree) {
   const all = fitting(tree.list(), MAX_SAVED); // images and sounds are large
   if (all) return [all, ""];

@@ -1,6 +1,6 @@
-// Which part of a text each of its tokens wrote: that from its own start, which the server tells in whole characters
-// (`offset`), to the next one's. So a character that several tokens share belongs to the one that completes it. Text of
-// a server that tells of no tokens has pieces without one.
+// Finds which part of a text each token wrote: from the token's start, which the server gives in whole characters
+// (`offset`), to the next token's start. So a character that several tokens share belongs to the one that completes it.
+// Text from a server that sends no tokens has pieces without a token.
 
 const BROKEN = "\ufffd";
 
@@ -13,7 +13,7 @@ export class Pieces {
   #waiting = [];
   #told = false;
 
-  /** The pieces that have become clear, as [token, text]. A token that ends the answer has no text in it. */
+  /** Add text and tokens; returns the pieces that are certain now, as [token, text]. A final stop token has no text. */
   add(text, tokens) {
     this.#told ||= tokens.length > 0;
     const found = this.#told || !text ? [] : this.#rest(); // its tokens would have come with this text at the latest
@@ -24,20 +24,20 @@ export class Pieces {
     return found;
   }
 
-  /** At the end: what is left of the text belongs to the last token. */
+  /** The last pieces, at the end: the rest of the text belongs to the last token. */
   flush() {
     const found = this.#lead();
     while (this.#waiting.length) found.push(this.#next());
     return [...found, ...this.#rest()];
   }
 
-  /** What has come and is no token's. */
+  /** The remaining text, as a piece without a token. */
   #rest() {
     const piece = this.#take(Infinity);
     return piece ? [[null, piece]] : [];
   }
 
-  /** What stands before the first token: of tokens that were told elsewhere. */
+  /** The text before the first waiting token: it belongs to tokens that were not sent here. */
   #lead() {
     const start = this.#waiting[0]?.offset ?? 0;
     return this.#read < start && start <= this.#characters.length ? [[null, this.#take(start)]] : [];
@@ -54,7 +54,7 @@ export class Pieces {
     return [this.#waiting.shift(), piece];
   }
 
-  /** Where the first of the waiting tokens ends: where the next begins, or where its own text has just arrived. */
+  /** Where the first waiting token ends: where the next one begins, or else where its own text has just arrived. */
   #end() {
     const [token, next] = this.#waiting;
     if (next) return this.#start(next);
@@ -62,7 +62,7 @@ export class Pieces {
     return token?.text && arrived.endsWith(token.text) && !isPart(token) ? this.#characters.length : Infinity;
   }
 
-  /** Bytes before it that are no character, which do not count as whole ones, are not its own. */
+  /** Where a token starts: after replacement characters, which `offset` does not count as whole characters. */
   #start(token) {
     let start = Math.max(this.#read, token.offset ?? 0);
     if (!isPart(token)) while (this.#characters[start] === BROKEN) start += 1;

@@ -1,4 +1,4 @@
-// What the panel does, as a line of Python that does the same.
+// The panel's request as a line of Python that does the same.
 
 import { mediaOf, textOf } from "./content.js";
 
@@ -9,7 +9,7 @@ const TAKEN = {
   audio: { types: ["audio_url", "input_audio"], words: "files, or pairs of samples and their rate" },
 };
 
-/** The call of `nbgen.generate` for messages (or for a prompt to be continued), sampling options and those `beside`. */
+/** The call of `nbgen.generate` for messages (or for a prompt to be continued), with `params` and options `beside`. */
 export function pythonCall({ messages = [], prompt, params, beside = {} }) {
   const told = messages.map(({ content, ...turn }) => ({ ...turn, content: textOf(content) }));
   const media = messages.flatMap(({ content }) => mediaOf(content));

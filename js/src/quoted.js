@@ -1,4 +1,4 @@
-// A text file as a message has it: its name, and what is in it as a block of code.
+// A text file as a part of a message: its name, and its content as a code block.
 
 import { BRACES } from "./variables.js";
 

@@ -1,4 +1,4 @@
-// A recording from the microphone, where the browser lets the page have one: one button that begins and ends it.
+// A recording from the microphone, if the browser gives the page access: one button begins and ends it.
 
 import { h } from "./dom.js";
 import { MAX_SECONDS } from "./sound.js";
@@ -24,7 +24,7 @@ export class Recorder {
   #time = h("span", { class: "nbgen-time", role: "timer", "aria-label": "Recorded", hidden: true });
   #button = h("button", { type: "button", class: "nbgen-quiet nbgen-attach", hidden: true, click: () => this.#press() });
 
-  /** `take(file)` gets each recording. `allowed()` resolves to words why there may be none, or to "". */
+  /** `take(file)` gets each recording. `allowed()` resolves to the reason why none may be made, or to "". */
   constructor({ say, take, allowed }) {
     this.#say = say;
     this.#take = take;
@@ -42,7 +42,7 @@ export class Recorder {
     this.#button.hidden = !(wanted && canRecord()) && !this.running;
   }
 
-  /** Let go of the microphone; what it has heard is lost. */
+  /** Release the microphone and drop the recording. */
   close() {
     this.#closed = true;
     this.#end();
@@ -113,7 +113,7 @@ export class Recorder {
   }
 }
 
-/** Browsers give the microphone to pages on https or this machine alone. */
+/** Whether the browser can record: it gives the microphone only to pages on https or on this machine. */
 function canRecord() {
   return Boolean(globalThis.navigator?.mediaDevices?.getUserMedia) && typeof MediaRecorder === "function";
 }

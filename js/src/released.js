@@ -1,9 +1,9 @@
-// The engine's memory has been given to others: said in words, with a button that takes it back.
+// A notice that the engine has released its memory to other programs, with a button that takes it back.
 
 import { focusOf, h } from "./dom.js";
 
 const RELEASED = "The model's memory is released: nothing can be generated until it is resumed.";
-/** Others resume it, too. */
+/** Between two requests for the state while it is released: somebody else may resume the engine. */
 const AGAIN_MS = 2000;
 
 export class Released {
@@ -26,7 +26,7 @@ export class Released {
     this.#open = false;
   }
 
-  /** Ask the server, and show what it says; again and again while that is no good news. */
+  /** Ask the server and show the notice if the memory is released; asks again and again while it is. */
   async look() {
     clearTimeout(this.#again);
     const { state } = await this.#transport.model().catch(() => ({}));
@@ -34,7 +34,7 @@ export class Released {
     if (state === "released" && this.#open) this.#again = setTimeout(() => this.look(), AGAIN_MS);
   }
 
-  /** An event of the panel's: a refusal may have this cause, and text that comes shows that it is over. */
+  /** Handle an event of the panel: a refusal may have this cause, and new text shows that the memory is back. */
   hear(event, { error }) {
     if (event === "error" && error.code === 503) this.look();
     else if (event === "delta" && !this.element.hidden) this.#show(false);

@@ -1,4 +1,4 @@
-// What the model takes beside text: which ways to give files there are, and words for what it does not take.
+// What the model takes beside text: shows the buttons for these files, and says why others are not taken.
 
 const SENSES = { image: { files: "images", verb: "sees" }, audio: { files: "sounds", verb: "hears" }, video: { files: "videos" } };
 
@@ -16,12 +16,12 @@ export class Senses {
     return this.offer();
   }
 
-  /** Ask again where nobody knew before the model was loaded. */
+  /** Ask again if it was not known, since the model was not loaded. */
   look() {
     if (this.#unloaded) this.offer();
   }
 
-  /** Show the ways to give what the model takes. */
+  /** Show the buttons for the files that the model takes. */
   async offer() {
     const { state, name, model } = (await this.#transport?.model().catch(() => null)) ?? {};
     const media = model?.media ?? [];
@@ -30,7 +30,7 @@ export class Senses {
     return { ready: state === "ready", name, media };
   }
 
-  /** Words why the model takes no "image" or "audio"; "" where it does, or where nobody knows before it is loaded. */
+  /** Why the model takes no "image" or "audio"; "" if it does, or if that is unknown until the model is loaded. */
   async refusal(kind) {
     const { ready, name, media } = await this.offer();
     if (!ready || media.includes(kind)) return "";

@@ -24,7 +24,7 @@ export class Series {
   }
 }
 
-/** Tokens per second between two looks at the engine's count. A count that fell belongs to a new engine. */
+/** Tokens per second between two readings of the engine's count. If the count has fallen, the engine is a new one. */
 export class Rate {
   #count = null;
   #time = 0;

@@ -1,6 +1,6 @@
-// The Jupyter server of this page: its address, how to be let in, and requests to nbgen's routes.
+// The Jupyter server of this page: its address, its token, and requests to nbgen's routes.
 
-/** {base, token} of the page's server, or null where the page has none (VS Code, Colab). */
+/** {base, token} of the page's server, or null if the page has none (VS Code, Colab). */
 export function pageServer(model) {
   const settings = model.widget_manager?.kernel?.serverSettings;
   const { baseUrl, token } = settings?.baseUrl ? settings : ofPage() ?? ofClassicPage();
@@ -15,7 +15,7 @@ function ofPage() {
   }
 }
 
-/** What nbclassic writes into its pages. */
+/** {base, token} from what nbclassic writes into its pages. */
 function ofClassicPage() {
   const { baseUrl, jupyterApiToken: token } = globalThis.document?.body?.dataset ?? {};
   return { baseUrl, token };
@@ -25,10 +25,10 @@ const LOGIN = "The server does not know you any more: reload the page to log in 
 
 const SILENT = "The server does not answer: is Jupyter still running?";
 
-/** Of a run that the server has forgotten. */
+/** The error of a run that the server has forgotten. */
 export const LOST = "The end of this answer is lost: the server has forgotten it, or was started again.";
 
-/** As `fetch`, with words for a server that is not there. */
+/** Like `fetch`, with an error in words if the server cannot be reached. */
 async function answered(url, options) {
   try {
     return await fetch(url, options);
@@ -37,7 +37,7 @@ async function answered(url, options) {
   }
 }
 
-/** An answer that is not a success: the words are for the person who asked. */
+/** An unsuccessful response; its message is for the user. */
 class ServerError extends Error {
   constructor(status, stated = {}) {
     super(status === 401 ? LOGIN : stated.message ?? words(status));

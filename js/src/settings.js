@@ -1,5 +1,5 @@
-// The folded area of options: sampling parameters with presets, and the same as Python. What it changes goes into the
-// widget's traits.
+// The folded area of options: sampling parameters with presets, and a button that copies them as Python. Changes go
+// into the widget's traits.
 
 import { copyButton, focusOf, h } from "./dom.js";
 import { pythonCall } from "./python.js";
@@ -25,7 +25,7 @@ const PRESETS = {
   Creative: { temperature: 1.1, min_p: 0.05 },
 };
 
-/** `messages()` is what "Copy as Python" asks with; `system: false` leaves the system prompt out. `say` tells what is refused. */
+/** `messages()` are those of "Copy as Python"; `system: false` leaves the system prompt out. `say` shows refusals. */
 export function settings(model, { messages, prompt, system = true, say }) {
   const copy = copyButton("Copy as Python", () => pythonCall({ messages: messages?.(), prompt: prompt?.(), params: model.get("params"), beside: model.get("beside") }), "Copy as Python");
   return h(
@@ -38,7 +38,7 @@ export function settings(model, { messages, prompt, system = true, say }) {
   );
 }
 
-/** Show `value()` in an input now and whenever the trait changes, unless something else is being written there. Returns how. */
+/** Show `value()` in an input now and whenever the trait changes, unless something else is being written there. Returns the function. */
 function shows(model, trait, input, value) {
   let shown;
   const show = () => {
@@ -95,12 +95,12 @@ function stops(model) {
   return h("label", {}, "Stop strings", input);
 }
 
-/** A text in one line, with the escapes that `%%nbgen --stop` takes (nbgen/notebook/magic_line.py). */
+/** A text on one line, with the escapes that `%%nbgen --stop` takes (nbgen/notebook/magic_line.py). */
 export function inLine(text) {
   return text.replace(/\\(?=[nt\\\n\t])/g, "\\\\").replaceAll("\n", "\\n").replaceAll("\t", "\\t");
 }
 
-/** The text again. */
+/** The inverse of `inLine`. */
 export function unescaped(line) {
   return line.replace(/\\([nt\\])/g, (_, letter) => ({ n: "\n", t: "\t" })[letter] ?? letter);
 }
@@ -112,7 +112,7 @@ function systemPrompt(model) {
   return h("label", {}, "System prompt", input);
 }
 
-/** Without a value the option is left to its default. */
+/** Set an option; without a value it has its default again. */
 function setParam(model, name, value) {
   const { [name]: _, ...others } = model.get("params");
   save(model, "params", value === undefined ? others : { ...others, [name]: value });

@@ -1,17 +1,17 @@
-// A sound file as it is sent: in a format that the server decodes, no larger than models hear, and its player.
+// A sound file prepared for sending, in a format that the server decodes, at the rate that models use; and its player.
 
 import { dataUrl, h } from "./dom.js";
 import { clock, mono, soundType, wav } from "./wav.js";
 
-/** What models hear at. */
+/** The sample rate that models use, in Hz. */
 const RATE = 16_000;
 /** The server's own limits. */
 const MAX_FILE_BYTES = 25 * 2 ** 20;
 export const MAX_SECONDS = 600;
-/** Up to here a file that the server decodes is sent as it is. */
+/** Up to this size a file that the server decodes is sent unchanged. */
 const MAX_BYTES = 1_000_000;
 
-/** The sound as a data URL. Throws where the browser cannot read it, a RangeError with words where it is too much. */
+/** The sound as a data URL. Throws if the browser cannot read it, and a RangeError with words if it is too large. */
 export async function smallSound(file) {
   if (file.size > MAX_FILE_BYTES) throw new RangeError(`has ${Math.round(file.size / 2 ** 20)} MB; at most ${MAX_FILE_BYTES / 2 ** 20} MB can be sent`);
   const bytes = new Uint8Array(await file.arrayBuffer());

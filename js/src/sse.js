@@ -1,9 +1,9 @@
-// Server-sent events from text that is cut anywhere. Knows nothing of what the data mean.
+// Server-sent events from text in chunks that may be cut anywhere. Knows nothing of what the data mean.
 
-/** The server says something every ten seconds: a connection that brings nothing for so long died unseen, as in a sleep. */
+/** The server sends something every ten seconds: a connection silent for so long has died unnoticed, as in a sleep. */
 const SILENT_MS = 30_000;
 
-/** The events of a response's body as they come; `silent()` is called where it has died. */
+/** The events of a response's body as they come; `silent()` is called if the connection has died. */
 export async function* events(body, silent) {
   const decoder = new SseDecoder();
   const text = new TextDecoder();

@@ -1,5 +1,5 @@
-// The completion panel: a prompt, its continuation token by token, and what else the model could have said. Choosing an
-// alternative goes on from there.
+// The completion panel: a prompt, its continuation token by token, and each token's likeliest alternatives. Choosing an
+// alternative continues the text from there.
 
 import { Compose, WAIT } from "./compose.js";
 import { copyButton, h, newId } from "./dom.js";
@@ -75,7 +75,7 @@ export class Stream {
     return this.#look().catch(({ message }) => this.#frame.say(message));
   }
 
-  /** Show what was begun meanwhile elsewhere, as in another window. */
+  /** Show a run that was started elsewhere meanwhile, such as in another window. */
   refresh() {
     return this.#look().catch(() => {});
   }
@@ -98,7 +98,7 @@ export class Stream {
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data);
   }
 
-  /** Show the newest text that the server knows, and go on reading it; what was begun since it was asked is newer. */
+  /** Show the newest text that the server knows, and go on reading it, unless a run has started here meanwhile. */
   async #look() {
     const shown = this.#run;
     const { run } = (await this.#transport.snapshot()) ?? {};
@@ -110,7 +110,7 @@ export class Stream {
     this.#go([], prompt, []);
   }
 
-  /** Go on from `kept`, the tokens that stay, after those that are `unseen`. */
+  /** Continue after the `kept` tokens, which follow the `unseen` ones. */
   #go(kept, prompt = this.#prompt, unseen = this.#unseen) {
     if (this.#live || !prompt) return;
     const { tokens, text } = this.#view;
@@ -124,7 +124,7 @@ export class Stream {
     this.#transport.start({ ...body, ...this.#model.get("beside"), logprobs: this.#model.get("alternatives") });
   }
 
-  /** Go on from all tokens but the one that ended the text. */
+  /** Continue after all tokens except the one that ended the text. */
   #goOn() {
     const { tokens } = this.#view;
     this.#go(tokens.at(-1)?.id === this.#last ? tokens.slice(0, -1) : tokens);

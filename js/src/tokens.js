@@ -1,5 +1,5 @@
-// The token view: a text whose tokens are coloured by their probability, and beside each the alternatives that the
-// model weighed. Mouse and keys do the same; what colour says stands in words as well.
+// The token view: a text whose tokens are coloured by their probability, with the likeliest alternatives of each. Mouse
+// and keys do the same; what the colours mean is there in words as well.
 
 import { h } from "./dom.js";
 import { Following } from "./following.js";
@@ -8,7 +8,7 @@ import { isPart, Pieces } from "./pieces.js";
 const STEPS = [0.95, 0.8, 0.6, 0.4, 0.2, 0.05];
 const SLOW_MS = 8;
 
-/** A token of the wire: [id, text, logprob, alternatives, whole characters before it]. */
+/** A token from its form on the wire: [id, text, logprob, alternatives, number of whole characters before it]. */
 export function token([id, text, logprob, top = [], offset]) {
   return { id, text, logprob, top, offset };
 }
@@ -18,7 +18,7 @@ const percent = (logprob) => {
   return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "<0.1"}%`;
 };
 
-/** Text with its spaces and line ends to be seen. */
+/** Text with signs for its spaces and line ends. */
 const visible = (text) => (text === "" ? "∅" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥"));
 
 export class TokenView {
@@ -40,7 +40,7 @@ export class TokenView {
   #paragraph;
   #box;
 
-  /** `choose(index, alternative)` is asked to go on from another token. */
+  /** `choose(index, alternative)` is called to continue the text from another token. */
   constructor(choose) {
     this.#choose = choose;
     this.#box = new Alternatives((alternative) => this.#choose(this.#current, alternative));
@@ -55,12 +55,12 @@ export class TokenView {
     this.element = h("div", { class: "nbgen-tokenview" }, text, this.#box.element);
     this.scroller = text;
     this.#following = new Following(text);
-    // What stands around it grows, too. A token that somebody points at is not moved away.
+    // Elements around it grow, too, and change its height. A token under the pointer is not scrolled away.
     if (globalThis.ResizeObserver) new ResizeObserver(() => this.#current < 0 && this.#following.during(() => {})).observe(text);
     this.restart();
   }
 
-  /** Begin again after `prompt`; `kept` are tokens that stay, whose text comes again with the answer. */
+  /** Begin again after `prompt`. The `kept` tokens stay; their text comes again with the answer. */
   begin(prompt, kept = []) {
     this.restart(kept);
     this.#given.textContent = prompt;
@@ -95,7 +95,7 @@ export class TokenView {
     this.#paint();
   }
 
-  /** At the next frame; later where painting is slow, so that the page stays free for two thirds of the time. */
+  /** Paint at the next frame; later if painting is slow, so that the page is free for two thirds of the time. */
   #schedule() {
     this.#due = true;
     const wait = this.#cost > SLOW_MS ? 2 * this.#cost : 0;
@@ -117,7 +117,7 @@ export class TokenView {
     this.#cost = performance.now() - start;
   }
 
-  /** A line end ends a paragraph: what is laid out once need not be again. */
+  /** Add a token's element. A line end begins a new paragraph, so that earlier ones need not be laid out again. */
   #append(token, piece) {
     const step = STEPS.findIndex((least) => Math.exp(token.logprob ?? 0) >= least);
     const part = isPart(token);
@@ -135,7 +135,7 @@ export class TokenView {
     if (piece.includes("\n")) this.scroller.append((this.#paragraph = paragraph()));
   }
 
-  /** Text whose tokens nobody knows: there is nothing to choose in it. */
+  /** Add text whose tokens are unknown, so without alternatives. */
   #write(text) {
     for (const line of text.split(/(?<=\n)/)) {
       this.#paragraph.append(line);
@@ -161,7 +161,7 @@ export class TokenView {
     this.#box.show(token, piece || token.text);
   }
 
-  /** Left and right walk tokens, up and down their alternatives, Enter goes on from one. */
+  /** Left and right move between tokens, up and down between alternatives; Enter continues from an alternative. */
   #key(event) {
     const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
     const last = this.#spans.length - 1;
@@ -186,7 +186,7 @@ function paragraph(...children) {
   return h("div", { class: "nbgen-paragraph", role: "presentation" }, ...children);
 }
 
-/** The box of the token that is looked at: what it was, and what else it could have been. Hidden until there are tokens. */
+/** The box for the current token: its probability and its alternatives. Hidden until there are tokens. */
 class Alternatives {
   alternatives = [];
   #choose;

@@ -1,20 +1,20 @@
-// A conversation as a tree of turns: an edited question and a second answer are branches. One path of it is shown.
-// Mirrors what the server keeps of a chat (nbgen/server/chats.py). Knows nothing of the page.
+// A conversation as a tree of turns: an edited question or a second answer begins a branch. One branch is shown.
+// Mirrors the tree that the server keeps of a chat (nbgen/server/chats.py). Knows nothing of the page.
 
 import { lean, same, sendable } from "./content.js";
 
-/** What stands for the result of a call that has none, as in nbgen/notebook/turns.py. */
+/** The result for a call that has none, as in nbgen/notebook/turns.py. */
 export const NO_RESULT = "no result";
 
 export class Tree {
-  /** Runs whose answers were forgotten. */
+  /** Ids of runs whose answers were dropped. */
   dropped = new Set();
   #turns = [];
   #answers = new Map(); // by their runs
   #following = new Map(); // those after a turn
   #chosen = new Map();
 
-  /** From the server's or the notebook's list, where parents are places in it; the newest branch is chosen. */
+  /** A tree from the server's or the notebook's list, in which parents are indexes. Chooses the newest branch. */
   static from(list) {
     const tree = new Tree();
     for (const { parent, ...turn } of list) tree.#enter({ ...turn, parent: tree.#turns[parent] ?? null });
@@ -23,8 +23,8 @@ export class Tree {
   }
 
   /**
-   * From two lists of the same chat: the newer one, and of the older one answers that it lacks. Without dropped runs.
-   * `shown` of a newer list that a panel has, not a server.
+   * A tree from two lists of the same chat: all of the newer one, and answers of the older one that it lacks. Leaves
+   * out dropped runs. `shown`: the newer list is from a panel, not from a server.
    */
   static merged(older, newer, dropped = new Set(), shown = false) {
     const tree = new Tree();
@@ -48,7 +48,7 @@ export class Tree {
     return tree;
   }
 
-  /** Have what a server's list has beside, and choose its newest branch; the new turns. Those that are here stay what they are. */
+  /** Add the turns that only a server's list has, and choose its newest branch. Returns the new turns; the others stay the same objects. */
   grow(list) {
     const whole = Tree.merged(this.list(), list, this.dropped);
     const here = this.#pairs(whole);
@@ -65,18 +65,18 @@ export class Tree {
     return this.#turns.length;
   }
 
-  /** The list again. */
+  /** The tree as a list, see `from`. */
   list() {
     const places = new Map(this.#turns.map((turn, i) => [turn, i]));
     return this.#turns.map(({ parent, ...turn }) => ({ parent: parent && places.get(parent), ...turn }));
   }
 
-  /** As `list`, of the chosen branch alone. */
+  /** Like `list`, for the chosen branch only. */
   branch() {
     return this.path().map(({ parent, ...turn }, i) => ({ parent: parent && i - 1, ...turn }));
   }
 
-  /** A new answer, after the turns that led to it, of which the last may be another version of a question. */
+  /** Add a new answer, and those of its messages that are new; if `version`, the last is an edited question. */
   add(messages, run, version = false) {
     let parent = null;
     for (const [i, { role, content, tool_calls, tool_call_id }] of messages.entries()) {
@@ -87,7 +87,7 @@ export class Tree {
     return this.#append({ parent, role: "assistant", content: "", run });
   }
 
-  /** The turn of a run. */
+  /** The turn of a run's answer. */
   answer(run) {
     return this.#answers.get(run);
   }
@@ -97,7 +97,7 @@ export class Tree {
     return Boolean(turn.run) && !turn.finish_reason && !turn.error;
   }
 
-  /** Whether a turn goes on with the answer before it: as a result of its calls, or what the model says to them. */
+  /** Whether a turn continues the answer before it: as a result of its calls, or as the answer to these results. */
   static continues({ role, parent }) {
     return role === "tool" || parent?.role === "tool";
   }
@@ -107,7 +107,7 @@ export class Tree {
     return this.messages(this.path().at(-1));
   }
 
-  /** The same, up to the last question. */
+  /** Messages of the chosen branch up to the last question. */
   get asked() {
     return this.said.slice(0, this.said.findLastIndex(({ role }) => role === "user") + 1);
   }
@@ -119,7 +119,7 @@ export class Tree {
     return path;
   }
 
-  /** The versions of a turn, itself among them. */
+  /** All versions of a turn, including itself. */
   versions(turn) {
     return this.#next(turn.parent, turn.role);
   }
@@ -129,7 +129,7 @@ export class Tree {
     for (let child = turn; child; child = child.parent) this.#chosen.set(child.parent, child);
   }
 
-  /** Forget an answer that has nothing after it. */
+  /** Drop an answer that has no turn after it. */
   drop(turn) {
     this.dropped.add(turn.run);
     this.#order(this.#turns.filter((other) => other !== turn));
@@ -138,12 +138,12 @@ export class Tree {
     else this.#chosen.delete(turn.parent);
   }
 
-  /** The question that a turn answers, be it after calls and their results. */
+  /** The question that a turn answers, also if calls and their results are between. */
   question(turn) {
     return lineage(turn).findLast(({ role }) => role === "user") ?? turn.parent;
   }
 
-  /** Of the chosen branch, the results of a turn's calls, in their order. */
+  /** The results of a turn's calls in the chosen branch, in the order of the calls. */
   results(turn) {
     const path = this.path();
     const after = path.slice(path.indexOf(turn) + 1);
@@ -152,7 +152,7 @@ export class Tree {
     return (turn.tool_calls ?? []).map(({ id }, i) => (told.find((tool) => tool.tool_call_id === id) ?? told[i])?.content);
   }
 
-  /** Messages as the model is to see them, up to and with `last`; a question that got no answer is left out. */
+  /** The messages to send to the model, up to and including `last`, without questions that got no answer. */
   messages(last) {
     const messages = [];
     for (const turn of lineage(last)) {
@@ -162,7 +162,7 @@ export class Tree {
     return messages;
   }
 
-  /** Which turns of a tree are which of this one: answers by their runs, and what led to them. */
+  /** Maps another tree's turns to this tree's: answers by their runs, and the turns before them. */
   #pairs(tree) {
     const pairs = new Map();
     const paired = new Set();
@@ -177,13 +177,13 @@ export class Tree {
     return pairs;
   }
 
-  /** The turns of a list that are wanted, and not here. */
+  /** Add the turns of a list that are `wanted(index)`, unless they are here already. */
   #take(list, wanted) {
     const met = [];
     for (const [i, { parent, ...turn }] of list.entries()) met.push(wanted(i) && this.#meet({ ...turn, parent: met[parent] ?? null }));
   }
 
-  /** The turn that is this one, which may be new. */
+  /** The tree's turn that is the same as this one; adds it if there is none. */
   #meet(turn) {
     if (this.dropped.has(turn.run)) return turn.parent;
     const known = this.answer(turn.run) ?? this.#after(turn.parent, turn, is);
@@ -193,20 +193,20 @@ export class Tree {
     return known;
   }
 
-  /** The turn after `parent` that is this one; a question may stand below others that got no answer. */
+  /** The turn after `parent` that is the same as this one; a question may be below others that got no answer. */
   #after(parent, turn, alike) {
     const found = this.#following.get(parent)?.find((other) => alike(other, turn));
     const end = found ? null : this.#refusal(parent, turn);
     return end ? this.#after(end, turn, alike) : found;
   }
 
-  /** Where a new turn goes: a question below those that got no answer, which requests leave out. */
+  /** The parent for a new turn: a question goes below those that got no answer, which requests leave out. */
   #below(parent, turn) {
     const end = this.#refusal(parent, turn);
     return end ? this.#below(end, turn) : parent;
   }
 
-  /** What ended the last question there that got no answer. */
+  /** The failed answer of the last question there that got no answer; null if there is none. */
   #refusal(parent, { role }) {
     if (role !== "user") return null;
     const asked = parent?.role === "user" ? [parent] : this.#next(parent, "user");
@@ -214,7 +214,7 @@ export class Tree {
     return asked.map((turn) => this.#next(turn, "assistant")).findLast((answers) => answers.length && answers.every(failed))?.at(-1) ?? null;
   }
 
-  /** Have questions stand where the list knows them to: a request does not say which question of no answer is before it. */
+  /** Move questions to where the list has them: a request does not tell which unanswered questions were before it. */
   #place(list) {
     const runs = new Set(list.map(({ run }) => run));
     for (const { run, parent } of list) {
@@ -239,7 +239,7 @@ export class Tree {
     return turn;
   }
 
-  /** Have these turns alone, in this order. */
+  /** Rebuild the tree from these turns only, in this order. */
   #order(turns) {
     this.#turns = [];
     this.#answers.clear();
@@ -247,12 +247,12 @@ export class Tree {
     for (const turn of turns) this.#enter(turn);
   }
 
-  /** Those of a role that come after a turn. */
+  /** The turns of a role that come directly after a turn. */
   #next(parent, role) {
     return (this.#following.get(parent) ?? []).filter((turn) => turn.role === role);
   }
 
-  /** After each turn, choose the way to the newest of those that follow it. */
+  /** After each turn, choose the way to the newest turn below it. */
   #chooseNewest() {
     for (const turn of [...this.#turns].reverse()) {
       for (let child = turn; child && !this.#chosen.has(child.parent); child = child.parent) this.#chosen.set(child.parent, child);
@@ -260,7 +260,7 @@ export class Tree {
   }
 }
 
-/** The messages, with a result for calls that nobody has made: models and servers want one for each. */
+/** The messages, with a result for calls that nobody has made: models and servers expect one for each call. */
 export function answered(messages) {
   const missing = ({ tool_calls = [] }, next) => (next?.role === "tool" ? [] : tool_calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: NO_RESULT })));
   return messages.flatMap((message, i) => [message, ...missing(message, messages[i + 1])]);
@@ -270,17 +270,17 @@ function message({ role, content, tool_calls, tool_call_id }) {
   return { role, content: sendable(content), ...(tool_calls?.length && { tool_calls }), ...(tool_call_id && { tool_call_id }) };
 }
 
-/** Whether it is an answer that says nothing. */
+/** Whether it is an answer without text and calls. */
 function silent(turn) {
   return turn?.role === "assistant" && !turn.content && !turn.tool_calls?.length;
 }
 
-/** Whether a turn is this message. */
+/** Whether a turn has the same role, content and calls as this message. */
 function says(turn, { role, content, tool_calls, tool_call_id }) {
   return turn.role === role && same(turn.content, content) && turn.tool_call_id === tool_call_id && written(turn.tool_calls) === written(tool_calls);
 }
 
-/** Whether two turns after the same one are one, of which one may have lost its files or its run. */
+/** Whether two turns with the same parent are the same turn; one of them may have lost its files or its run. */
 function is(one, other) {
   if (one.run && other.run) return false;
   const light = [one, other].map((turn) => ({ ...turn, content: lean(turn.content) }));
@@ -291,14 +291,14 @@ function written(calls) {
   return JSON.stringify((calls ?? []).map(({ id, function: { name, arguments: given } }) => [id, name, given]));
 }
 
-/** Turns and what led to them, parents first. */
+/** These turns and all turns before them, parents first. */
 function inOrder(turns) {
   const found = new Set();
   for (const turn of turns) lineage(turn, found).forEach((each) => found.add(each));
   return found;
 }
 
-/** A turn after all that led to it, from the first on that is not among the `known`. */
+/** The turns that led to a turn, and itself, from the first one that is not `known`. */
 function lineage(turn, known = new Set()) {
   const found = [];
   for (let at = turn; at && !known.has(at); at = at.parent) found.push(at);

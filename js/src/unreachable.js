@@ -1,5 +1,5 @@
-// Transport of a panel that may only ask the server itself, on a page that cannot reach the one that the kernel uses:
-// whatever is asked is refused in words.
+// Transport of a panel that may only ask the server directly, on a page that cannot reach the server that the kernel
+// uses: every request is refused in words.
 
 const WORDS = 'This page cannot reach the nbgen server. Use transport="auto" to go through the kernel.';
 

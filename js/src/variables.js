@@ -1,4 +1,4 @@
-// `{{…}}` in what a person writes: the kernel fills them in, and the person sees what came of it before it is sent.
+// `{{…}}` in a user's text: the kernel fills them in, and the user sees the result before it is sent.
 
 import { ENDED, tell } from "./kernel.js";
 
@@ -24,7 +24,7 @@ export class Variables {
     return ready;
   }
 
-  /** The kernel's answer. What was written meanwhile stays. */
+  /** Put the kernel's answer into the input, unless the text there has changed meanwhile. */
   receive({ asked, text, error }) {
     if (asked !== this.#asking?.text) return;
     const { input } = this.#asking;

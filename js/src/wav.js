@@ -1,4 +1,4 @@
-// Samples and the bytes of sound files. Knows nothing of the page.
+// Sound samples, and the bytes of sound files. Knows nothing of the page.
 
 const HEADER_BYTES = 44;
 
@@ -8,7 +8,7 @@ export function mono(channels) {
   return channels[0].map((_, i) => channels.reduce((sum, channel) => sum + channel[i], 0) / channels.length);
 }
 
-/** A WAV file of 16 bits (RIFF, PCM) from samples of -1 to 1. */
+/** A 16-bit WAV file (RIFF, PCM) from samples between -1 and 1. */
 export function wav(samples, rate) {
   const bytes = new Uint8Array(HEADER_BYTES + 2 * samples.length);
   const view = new DataView(bytes.buffer);
@@ -29,7 +29,7 @@ export function wav(samples, rate) {
   return bytes;
 }
 
-/** The type of a file that the server decodes, told by how it begins; "" for any other. */
+/** The type of a sound file that the server decodes, by its first bytes; "" for any other file. */
 export function soundType(bytes) {
   const start = String.fromCharCode(...bytes.slice(0, 12));
   if (start.startsWith("RIFF") && start.endsWith("WAVE")) return "audio/wav";

@@ -1,5 +1,5 @@
-// The way to the server that the kernel uses, a transport itself: where the kernel turns to another server, a panel goes
-// on by another transport, and what was begun before is followed and stopped on the former one.
+// A transport to the server that the kernel uses at the time. If the kernel changes to another server, a panel goes on
+// by another transport; earlier runs are followed and stopped by the former one.
 
 export class Way {
   #make;
@@ -8,13 +8,13 @@ export class Way {
   #runs = new Map();
   #closed = false;
 
-  /** `make(direct)` makes the transport of a page that reaches the server as `direct` says, or through the kernel. */
+  /** `make(direct)` makes a transport: to the server that is `direct`, or through the kernel if that is null. */
   constructor(make, direct) {
     this.#make = make;
     this.take(direct);
   }
 
-  /** From now on by this transport. A former one is closed unless it brings a run; one that is still open is used again. */
+  /** Use this transport, or one of its kind that is still open, from now on. A former one closes once it reads no run. */
   take(direct) {
     if (this.#closed) return;
     const kind = Boolean(direct);
@@ -23,7 +23,7 @@ export class Way {
     this.#close();
   }
 
-  /** Hear what a panel hears. */
+  /** Must get the panel's events: it notices when runs end. */
   hear(event, { run }) {
     if (event !== "done" && event !== "error") return;
     this.#runs.delete(run);
@@ -64,7 +64,7 @@ export class Way {
     for (const transport of this.#open.values()) transport.close();
   }
 
-  /** What is asked of a transport that is left before it answers is asked of the next. */
+  /** Ask the present transport. If that is replaced before it answers, and fails, ask the next one. */
   async #ask(question) {
     const asked = this.#now;
     try {
@@ -76,13 +76,13 @@ export class Way {
     }
   }
 
-  /** The transport by which a run came. */
+  /** The transport by which a run is read. */
   #of(run) {
     if (!this.#runs.has(run)) this.#runs.set(run, this.#now);
     return this.#runs.get(run);
   }
 
-  /** Close the transports that nothing comes by any more. */
+  /** Close the transports that are neither in use nor reading a run. */
   #close() {
     const used = new Set([this.#now, ...this.#runs.values()]);
     for (const [kind, transport] of this.#open) {

@@ -1,7 +1,7 @@
 """LoRA adapters from a notebook: a folder that peft saved, or a peft model that lives in this kernel.
 
-A live model's adapter is saved into a private folder of this kernel, which ends with it; the server reads it at once,
-and again if it has to, until another of its name takes its place.
+A live model's adapter is saved into a private folder, which is deleted with this kernel; the server reads it at once,
+and again if it has to, until another adapter of the same name replaces it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nbgen.notebook.models import place
 from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.short_traceback import short_traceback
 
-#: Folders of live models' adapters, by the server, its model and the adapter's name there.
+#: Folders of live models' adapters, by the server's URL, its model and the adapter's name.
 _folders: dict[tuple[str, str, str], str] = {}
 
 
 @functools.cache
 def _home() -> str:
-    """Where live models' adapters are kept while the kernel lives: an engine that starts again reads them again."""
+    """The folder of live models' adapters, kept while the kernel lives: an engine that restarts reads them again."""
     return str(PrivateFolder("nbgen-adapters-").path)
 
 
@@ -78,7 +78,7 @@ def _load_live(server: Client, name: str, adapter: Any) -> dict[str, str]:
 
 
 def _save(adapter: Any, folder: str) -> str:
-    """Save a live model's active adapter; the folder that holds it."""
+    """Save a live model's active adapter. Returns the folder that holds it."""
     active = getattr(adapter, "active_adapter", "default")
     adapter.save_pretrained(folder, selected_adapters=[active])
     return folder if active == "default" else str(Path(folder) / active)

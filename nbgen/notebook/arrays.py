@@ -1,6 +1,6 @@
-"""Arrays of whatever library as numpy's, and as the numbers of images and sounds.
+"""Arrays of any library as numpy's, and as the numbers of images and sounds.
 
-What the numbers mean is told by their type; where that leaves it open they are refused rather than cut off.
+The type of the numbers tells their range; numbers that do not fit it are refused rather than clipped.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nbgen.errors import InvalidRequest
 
 Array = np.ndarray[Any, Any]
 
-#: How far fractions may go beyond theirs: by rounding, and as loud as sounds get that were mixed or amplified.
+#: How far fractions may exceed their range: an image's by rounding errors, a sound's after mixing or amplifying.
 OFF_PIXEL, OFF_SAMPLE = 0.01, 16.0
 
 
 def as_array(value: Any) -> Array:
-    """An array of numpy's. Tensors of torch may need gradients; bfloat16, which numpy has not, becomes float32."""
+    """An array of numpy's. torch's tensors may require gradients; bfloat16, which numpy lacks, becomes float32."""
     if hasattr(value, "detach"):  # torch's, known without importing it
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
@@ -26,9 +26,8 @@ def as_array(value: Any) -> Array:
 
 
 def as_bytes(pixels: Array) -> Array:
-    """The numbers of an image as bytes: fractions of 1, unsigned integers by their type's range, others from 0 to 255.
-
-    Raises InvalidRequest for what is beyond.
+    """The numbers of an image as bytes: floats are fractions from 0 to 1, unsigned integers use their type's range,
+    other integers are from 0 to 255. Raises InvalidRequest for numbers out of range.
     """
     if pixels.dtype.kind == "f":
         pixels = np.nan_to_num(pixels.astype(float))
@@ -43,9 +42,8 @@ def as_bytes(pixels: Array) -> Array:
 
 
 def as_samples(sound: Array) -> Array:
-    """The numbers of a sound as 16 bits: fractions of 1, integers of 16 bits, or of others by their type's range.
-
-    Raises InvalidRequest for what is far beyond.
+    """The numbers of a sound as 16-bit ones: floats are fractions from -1 to 1; integers are of 16 bits, or use their
+    type's range. Raises InvalidRequest for numbers far out of range.
     """
     if sound.dtype.kind == "f":
         sound = np.nan_to_num(sound)
@@ -66,7 +64,7 @@ def _of_16_bits(sound: Array, bits: int) -> Array:
 
 
 def _check(numbers: Array, low: float, high: float, meant: str, advice: str) -> None:
-    """Raise InvalidRequest where any is out of range."""
+    """Raise InvalidRequest if any of the numbers is out of range."""
     least, most = (numbers.min(), numbers.max()) if numbers.size else (low, high)
     if least < low or most > high:
         raise InvalidRequest(f"{meant}, and these go from {least:g} to {most:g}: {advice}")

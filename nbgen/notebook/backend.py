@@ -1,6 +1,6 @@
-"""What a server other than nbgen must be asked and how its answers read: the base of the dialects.
+"""The base of the dialects: how to ask servers other than nbgen, and how to read their answers.
 
-Pure: a dialect turns the body of a run into a call, and the events it answers into those of a run.
+Pure: a dialect turns the body of a run into a call, and the events that answer it into those of a run.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class Reader(Protocol):
     """Reads one answer."""
 
     def feed(self, event: sse.Event) -> list[Event]:
-        """The run's events that a server-sent event stands for."""
+        """The run's events that one server-sent event means."""
 
     def end(self) -> list[Event]:
         """The events to add when the stream ends; none if the answer is not whole."""
 
     def done(self, reason: Any) -> list[Event]:
-        """The end, for a reason given as a word or as an object with a `type`."""
+        """The final events; `reason` is a word or an object with a `type`."""
 
 
 class Backend(Protocol):
-    """A server's dialect: `kind` is what programs call it. `model` is the name under which it serves the model."""
+    """A server's dialect: `kind` is its name in programs. `model` is the name under which it serves the model."""
 
     name: str
     kind: str
@@ -37,14 +37,14 @@ class Backend(Protocol):
     def __init__(self, model: str) -> None: ...
 
     def run(self, body: Mapping[str, Any]) -> Call:
-        """The call that asks for a run. Raises InvalidRequest for what this dialect cannot say."""
+        """The call that starts a run. Raises InvalidRequest for options that this dialect does not have."""
 
     def reader(self) -> Reader:
-        """What reads the answer."""
+        """A reader for one answer."""
 
 
 class Words:
-    """What a run has brought so far, and why it ended: the part that readers share."""
+    """The part that readers share: counts a run's tokens so far, and holds why it ended."""
 
     def __init__(self) -> None:
         self._usage: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Words:
         return self.done(self._reason) if self._reason else []
 
     def delta(self, text: str, tokens: int = 1, index: int = 0, reasoning: str = "") -> list[Event]:
-        """New text, or thoughts. Raises TypeError for what is neither."""
+        """The event for new text or reasoning. Raises TypeError for wrong types."""
         if not (isinstance(text, str) and isinstance(reasoning, str) and isinstance(index, int)):
             raise TypeError
         if not text and not reasoning:
@@ -66,13 +66,13 @@ class Words:
         return [("delta", {"text": text, "tokens": tokens, "index": index, **more})]
 
     def done(self, reason: Any) -> list[Event]:
-        """The end, for a reason given as a word or as an object with a `type`."""
+        """The final events; `reason` is a word or an object with a `type`."""
         kind = reason if isinstance(reason, Mapping) else {"type": reason or "stop"}
         usage = self._usage or {"completion_tokens": self._tokens}
         return [("done", {"finish_reason": dict(kind), "usage": usage})]
 
     def error(self, error: Any) -> list[Event]:
-        """The server's own words for what went wrong."""
+        """The event for an error, in the server's own words."""
         fields = error if isinstance(error, Mapping) else {"message": str(error)}
         code = fields.get("code")
         message = str(fields.get("message", "the server broke off"))
@@ -85,14 +85,14 @@ class Words:
 
 
 def in_its_words(params: Mapping[str, Any], names: Mapping[str, str], dialect: str) -> dict[str, Any]:
-    """The options under the dialect's own names. Raises InvalidRequest for one that it has no word for."""
+    """The options under the dialect's own names. Raises InvalidRequest for one that the dialect does not have."""
     if unknown := [name for name in params if name not in names]:
         raise _unsaid(unknown, dialect)
     return {names[name]: value for name, value in params.items()}
 
 
 def refuse(body: Mapping[str, Any], names: Iterable[str], dialect: str) -> None:
-    """Raise InvalidRequest for a run that has one of these, for which the dialect has no word."""
+    """Raise InvalidRequest for a run that has one of these options, which the dialect does not have."""
     if given := [name for name in names if body.get(name)]:
         raise _unsaid(given, dialect)
 

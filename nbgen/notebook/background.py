@@ -1,4 +1,4 @@
-"""An answer that is written while the kernel goes on: read by a thread, stopped at any time, awaited or asked.
+"""An answer that is written while the kernel goes on: a thread reads it; it can be stopped, awaited or looked at.
 
 Knows a stream and where it is shown; nothing of magics.
 """
@@ -31,7 +31,7 @@ class BackgroundRun:
 
     @property
     def text(self) -> str:
-        """What has come so far."""
+        """The text so far."""
         return self._answer.result.text
 
     @property
@@ -45,7 +45,7 @@ class BackgroundRun:
         return self._thread.running
 
     def cancel(self) -> None:
-        """Stop it; what has come stays."""
+        """Stop it; the text so far stays."""
         self._thread.cancel()
 
     @short_traceback
@@ -53,7 +53,7 @@ class BackgroundRun:
         """The result, once there is one. Raises TimeoutError, or the error that ended the run."""
         if not self._thread.wait(timeout):
             raise TimeoutError(f"still running after {timeout} s")
-        # Once more, as part of the cell that waits: programs that run notebooks hear the one that runs, and no other.
+        # Show the end again, in the cell that waits: programs that run notebooks take output of the running cell only.
         self._ended(self._answer.result, self.error)
         if self.error is not None:
             raise self.error
@@ -69,7 +69,7 @@ class BackgroundRun:
         return f"<{state}: {self.text[-60:]!r}>"
 
     async def _whole(self) -> Result:
-        # A thread that waits would wait on where this is cancelled, and an idle loop would not hear that it is.
+        # A waiting thread would go on after this is cancelled, and an idle event loop would not notice a cancellation.
         while self.running:  # noqa: ASYNC110
             await asyncio.sleep(TICK_SECONDS)
         return self.wait()

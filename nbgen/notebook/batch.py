@@ -1,8 +1,8 @@
 """Many prompts at once: all in flight together, so that the engine batches them; results in the order of the rows.
 
-One thread of its own runs the event loop, for a kernel's main thread has a loop already and must hear Ctrl-C. Rows are
-made on the caller's thread, a few ahead of those in flight, and let go when they end. Knows bodies of runs and rows by
-number; nothing of templates or tables.
+A thread of its own runs the event loop, for a kernel's main thread has a loop already and must notice Ctrl-C. Prompts
+are made on the caller's thread, a few ahead of those in flight, and dropped when their rows end. Knows bodies of runs
+and rows by number; nothing of templates or tables.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from nbgen.notebook.room import Room, characters_in
 from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.text_stream import TextStream
 
-#: Tries of a row that the server cannot take just now, and the first pause between them.
+#: How often a row is tried that the server cannot take just now, and the first pause between tries.
 TRIES = 4
 PAUSE_SECONDS = 1.0
-#: Rows that are ready to be asked, so that no connection waits for one.
+#: Rows that are prepared ahead, so that no connection waits for one.
 AHEAD = 16
-#: Most characters in texts and media of all rows that are under way, which are in memory twice.
+#: Most characters in texts and media of all rows prepared or in flight: each is in memory twice.
 MOST_CHARACTERS = 2**27
-#: How long rows may take to end that are cancelled.
+#: How long cancelled rows may take to end.
 CANCEL_SECONDS = 10.0
 
 Row = tuple[int, Result]
 
 
 class Batch:
-    """Asks for the rows of one job, and counts how many are `answered` and how many `failed`; their `error` says why.
+    """Sends the rows of one job to the server, and counts those `answered` and those `failed` (with an `error`).
 
-    One model answers all of them. If another took its place, that ends the job, and `change` says so. `extras` go with
-    every run.
+    One model answers all of them. If another model takes its place, the job ends, and `change` says so. `extras` are
+    added to the body of every run.
     """
 
     def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, Any]) -> None:
@@ -57,11 +57,11 @@ class Batch:
         tick: Callable[[], None],
         over: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Ask for `rows`, pairs of a number and the result to fill. False if Ctrl-C or a `change` ended it early.
+        """Answer `rows`, pairs of a number and the result to fill. False if Ctrl-C or a `change` ended it early.
 
-        `rows` are taken one after another, as there is room for them. `ended` is called with the number of each row, on
-        the loop's thread; `tick` now and then on this one; `over` when no more rows are waited for, before those that
-        are left are cancelled.
+        The next of `rows` is taken when there is room for it. `ended` is called with the number of each row, on the
+        event loop's thread; `tick` now and then on this thread; `over` once no more rows are waited for, before those
+        that are left are cancelled.
         """
         thread = TaskThread(lambda: self._all(ended))
         try:
@@ -75,7 +75,7 @@ class Batch:
         finally:
             over()
             if thread.running:
-                thread.cancel()  # ends every run on the server: each is attached to a connection that closes now
+                thread.cancel()  # also ends the runs on the server: each is attached to a connection, which closes
                 thread.wait(CANCEL_SECONDS)
         if (failure := thread.failure) is not None:
             failure = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
@@ -86,11 +86,11 @@ class Batch:
 
     @property
     def model(self) -> str:
-        """What tells the model of these rows from others; empty until one has been answered, or `is_of` was asked."""
+        """The identity of the model of all rows; empty until a row has been answered or `is_of` has been called."""
         return self._models.get("", "")
 
     def is_of(self, model: str) -> bool:
-        """Whether that is the one model of all rows, which the first row settles. Any thread may ask."""
+        """Whether this is the identity of all rows' model. The first call decides which it is. Any thread may call."""
         return self._models.setdefault("", model) == model
 
     def _hand_over(self, rows: Iterable[Row], thread: TaskThread, tick: Callable[[], None]) -> None:
@@ -118,10 +118,10 @@ class Batch:
                     self._check(result)
                     self.answered += 1
                     self.tokens += result.usage.get("completion_tokens", 0)
-                except Conflict:  # which is none of the row's
+                except Conflict:  # not an error of the row
                     result.clear()
                     raise
-                except Exception as error:  # Whatever is wrong with a row, the others are answered.
+                except Exception as error:  # Whatever is wrong with one row, the others go on.
                     result.error = in_words(error)
                     self.failed += 1
                 ended(number)
@@ -130,7 +130,7 @@ class Batch:
         self._made.put_nowait(None)  # for the next worker
 
     def _check(self, result: Result) -> None:
-        """Raise Conflict for the answer of another model; a server may not say which one that is."""
+        """Raise Conflict for the answer of another model, where the server identifies its model."""
         if result.identity and not self.is_of(result.identity):
             raise Conflict("another model answers now than answered first")
 
@@ -140,7 +140,7 @@ class Batch:
                 await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read_at_once()
                 return
             except NbgenError as error:
-                # What broke off in its middle may be what breaks the engine: it gets one more try.
+                # A row that broke off after some text may be what breaks the engine: it gets only one more try.
                 if not error.retryable or tries == TRIES or (result.text and tries > 1):
                     raise
                 result.clear()

@@ -22,7 +22,7 @@ class CellError(NamedTuple):
 
 
 class CellErrors:
-    """Remembers the last ones. As `Err` in a prompt, `Err[3]` is the traceback of cell 3."""
+    """Remembers the last `KEEP` errors. It is `Err` in a prompt: `Err[3]` is the traceback of cell 3."""
 
     KEEP = 100
 
@@ -30,7 +30,7 @@ class CellErrors:
         self._cells: dict[int, CellError] = {}
 
     def record(self, result: Any) -> None:
-        """IPython's `post_run_cell`: note a cell that failed, unless it was interrupted, or is nbgen's magic alone."""
+        """For IPython's `post_run_cell`: note a failed cell, unless it was interrupted or is only nbgen's magic."""
         error = result.error_before_exec or result.error_in_exec
         if error is None or isinstance(error, KeyboardInterrupt) or result.execution_count is None:
             return
@@ -42,7 +42,7 @@ class CellErrors:
             del self._cells[old]
 
     def last(self, number: int | None = None) -> CellError:
-        """The newest, or that of a cell. Raises KeyError if there is none."""
+        """The newest error, or that of cell `number`. Raises KeyError if there is none."""
         if number is None:
             number = max(self._cells, default=0)
         if number not in self._cells:
@@ -54,7 +54,7 @@ class CellErrors:
 
 
 def _traceback(error: BaseException) -> str:
-    """As Python prints it, from the first line that is the user's."""
+    """The traceback as Python prints it, without IPython's own frames at its beginning."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename.startswith(_INTERNAL):
         place = place.tb_next

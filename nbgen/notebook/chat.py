@@ -38,10 +38,10 @@ class Chat(Turns, Panel):
     empty panel without a name offers the last conversation that had none. Below the panel stands a transcript, for
     readers without a kernel.
 
-    `tools` are functions that the model may want called, or tools as OpenAI's JSON, as in `nbgen.generate`. The kernel
-    calls the functions once it is free, as it runs the callbacks of widgets, or in `wait`; the panel shows each call
-    with its result. A coroutine function (`async def`) runs beside the kernel and holds up nothing. `tool_choice` holds
-    for the first answer to a question.
+    `tools` are functions that the model may call, or tools as OpenAI's JSON, as in `nbgen.generate`. The kernel calls
+    the functions when it is free, like callbacks of widgets, or in `wait`; the panel shows each call with its result.
+    A coroutine function (`async def`) runs on a thread of its own and blocks nothing. `tool_choice` holds for the first
+    answer to a question.
     """
 
     title = "The chat panel"
@@ -88,10 +88,10 @@ class Chat(Turns, Panel):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation so far, with an answer that is being written; where it branches, its newest branch.
+        """The conversation so far, with an answer that is being written; of several branches, the newest.
 
-        A server that keeps no chats knows the messages of the newest run alone. One that was restarted knows what the
-        panel shows, once it is displayed.
+        Of a server that keeps no chats, only the messages of the newest run are known. After a restart of the server
+        they are those that the panel shows, once it is displayed.
         """
         known = session.default_client().chat(self.chat)["messages"]
         return known or self._runs.said(self.chat) or self._kept.get(self.chat, [])
@@ -104,9 +104,9 @@ class Chat(Turns, Panel):
     def ask(self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None) -> None:
         """Send `text` as if it had been typed into the panel. Does not wait for the answer, which `wait` returns.
 
-        It does wait for an answer that is still being written, and for the functions that this calls, so that questions
-        in a row follow each other. A question that got no answer is left out, as in the panel. Images, sounds and
-        videos are what `nbgen.generate` takes.
+        It does wait for an earlier answer that is still being written, and for the functions that it calls, so that
+        questions are asked one after the other. An earlier question that got no answer is left out, as in the panel.
+        Images, sounds and videos are what `nbgen.generate` takes.
         """
         asked = question(text, media_parts(images, audio, videos))
         while True:
@@ -122,10 +122,10 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def wait(self) -> Result | None:
-        """The last answer, once it is whole and the transcript has it; None where nothing has been asked.
+        """The last answer, once it is complete and in the transcript; None if nothing has been asked.
 
-        Calls the functions that answers want called, if nobody has done so. Ctrl-C ends the answer. Raises the error
-        that ended the last one.
+        Makes the function calls of answers that have not been made yet. Ctrl-C ends the answer. Raises the error that
+        ended the last answer.
         """
         self._until_answered()
         self._write_down()
@@ -135,7 +135,7 @@ class Chat(Turns, Panel):
         return self._answer()
 
     def send(self, content: Any, buffers: Any = None) -> None:
-        """A message of ipywidgets' to the page. What is meant for the model goes through `ask`."""
+        """Send a message of ipywidgets to the page. `ask` sends one to the model."""
         if isinstance(content, str):
             raise shortened(InvalidRequest('send is for the page that shows the panel; chat.ask("…") asks the model'))
         super().send(content, buffers)
@@ -146,7 +146,7 @@ class Chat(Turns, Panel):
             self._runs.stop(self._rounds.stop(run))
 
     def _answer(self) -> Result | None:
-        """The newest, as far as it has come."""
+        """The newest answer so far."""
         turns = session.default_client().chat(self.chat)["turns"] or self._runs.turns()
         if not turns:
             return None
@@ -155,7 +155,7 @@ class Chat(Turns, Panel):
         return Result.of_turn(turns[-1], dict(self.params), messages[:-1] if answered else messages)
 
     def _until_answered(self) -> None:
-        """Return once no answer is being written or calls functions, however it has ended."""
+        """Wait until no answer is being written and no functions are being called, also after an error."""
         try:
             before, newest = None, self._newest()
             while newest != before:
@@ -170,7 +170,7 @@ class Chat(Turns, Panel):
             raise
 
     def _until_ended(self, run: str) -> None:
-        """Return once this run is over, as far as its server tells; else a moment later."""
+        """Wait until this run is over; only for a moment if its server cannot tell."""
         try:
             for _ in session.default_client().follow(run):
                 pass
@@ -178,12 +178,12 @@ class Chat(Turns, Panel):
             time.sleep(POLL_SECONDS)
 
     def _begin(self, messages: list[dict[str, Any]], after: str | None = None) -> str:
-        """Have these messages answered, and every page told; the id of the run, which may go on from another."""
+        """Start a run that answers these messages, maybe `after` another run, and tell every page. Returns its id."""
         beside = {name: value for name, value in self.beside.items() if not after or name != "tool_choice"}
         run = self._rounds.new_id()
         body = {"id": run, "chat": self.chat, "messages": messages, "params": dict(self.params), **beside}
         client = session.default_client()
-        if isinstance(client, RemoteClient):  # its runs end with their reader
+        if isinstance(client, RemoteClient):  # its runs end when nobody reads them
             self._runs.start(body, after=after)
             return run
         events = client.run({**body, "attached": self._ends_here(body)})
@@ -193,7 +193,7 @@ class Chat(Turns, Panel):
         return run
 
     def _ended(self, run: str) -> list[dict[str, Any]] | None:
-        """The conversation up to the answer of this run, if that has ended well and is the newest."""
+        """The conversation up to this run's answer, if the answer has ended well and is the newest."""
         known = session.default_client().chat(self.chat)
         if not known["turns"]:
             return self._runs.messages(run)
@@ -202,12 +202,12 @@ class Chat(Turns, Panel):
         return known["messages"] if ended else None
 
     def _newest(self) -> str | None:
-        """The run of the newest answer."""
+        """The id of the newest answer's run."""
         turns = session.default_client().chat(self.chat)["turns"] or self._runs.turns()
         return turns[-1].get("run") if turns else None
 
     def _live(self) -> str | None:
-        """The run that is being written."""
+        """The id of the run whose answer is being written, if any."""
         run = session.default_client().chat(self.chat)["run"]
         if run and run["state"] not in ("done", "error"):
             return str(run["run"])
@@ -224,7 +224,7 @@ class Chat(Turns, Panel):
             super()._receive(message)
 
     def _hear(self, run: str) -> None:
-        """A page waits for the calls of this run; one that was loaded meanwhile may not know that all went on."""
+        """A page asks for this run's calls. One that was loaded meanwhile may not know that a next run has started."""
         if following := self._rounds.following(run):
             self.send({"type": "started", "run": following, "after": run, "messages": self._runs.asked(following)})
         else:
@@ -234,10 +234,10 @@ class Chat(Turns, Panel):
         return bundle(self.messages)
 
     def _follow(self, events: Iterator[Any]) -> None:
-        """Write down the answer once it is there."""
+        """Wait for the answer's end, then update the transcript."""
         try:
             for _ in events:
                 pass
-        except (NbgenError, RuntimeError):  # httpx's own, where the client has been closed
+        except (NbgenError, RuntimeError):  # RuntimeError: httpx's, if the client has been closed
             return
         self._write_down()

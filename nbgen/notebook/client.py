@@ -1,4 +1,4 @@
-"""The client of an nbgen server: one method a route of its own API.
+"""The client of an nbgen server: one method for each route of its own API.
 
 Knows addresses and routes; nothing of notebooks, displays or how the server was found.
 """
@@ -16,7 +16,7 @@ from nbgen.notebook.connection import CONNECT_SECONDS, SILENCE_SECONDS, Call, Co
 API = "api/v1/"
 PAGES = ("nbgen", "lab", "tree", "notebooks")
 
-#: Of a run or a load: its name, and what it says.
+#: An event of a run or a load: its name and its data.
 Event = tuple[str, dict[str, Any]]
 
 C = TypeVar("C", bound="Client")
@@ -26,7 +26,7 @@ class Client(Connection):
     """Talks to one nbgen server. `url` may be that of the Jupyter server, as the browser shows it."""
 
     def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
-        """Raises InvalidRequest for what is no address or no token."""
+        """Raises InvalidRequest for an invalid address or token."""
         url = address(url)
         super().__init__(api_root(url), token or token_in(url), direct=direct, certificate=certificate)
 
@@ -60,12 +60,12 @@ class Client(Connection):
         self.json(Call("POST", f"v2/repository/models/{quote(name, safe='')}/load", {}))
 
     def load_adapter(self, name: str, folder: str) -> dict[str, str]:
-        """Load a LoRA adapter from a folder that the server sees; names and folders of all that are loaded then."""
+        """Load a LoRA adapter from a folder that the server sees. Returns all loaded adapters: names and folders."""
         call = Call("POST", "load_lora_adapter", {"lora_name": name, "lora_path": folder})
         return dict(self.fields(call)["loaded_adapters"])
 
     def unload_adapter(self, name: str) -> dict[str, str]:
-        """Let an adapter go; returns when no request uses it any more."""
+        """Unload an adapter; returns the others when no request uses it any more."""
         return dict(self.fields(Call("POST", "unload_lora_adapter", {"lora_name": name}))["loaded_adapters"])
 
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
@@ -73,7 +73,7 @@ class Client(Connection):
         return self._events(Call("POST", f"{API}runs", body))
 
     async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """As `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
+        """Like `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
         call = Call("POST", f"{API}runs", body)
         if body.get("stream", True):
             async with aclosing(self.astream(call)) as events:
@@ -84,7 +84,7 @@ class Client(Connection):
                 yield whole
 
     def follow(self, run: str, start: int = 0) -> Iterator[Event]:
-        """The events of a run that exists, from an offset."""
+        """The events of an existing run, from number `start` on."""
         return self._events(Call("GET", f"{API}runs/{quote(run, safe=':')}/events?from={start}"))
 
     def snapshot(self, run: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Client(Connection):
         return self._known(Call("GET", f"{API}chats/{quote(chat, safe=':')}"))
 
     def generate(self, body: dict[str, Any]) -> Any:
-        """The answer of SGLang's `/generate`, which tells log-probabilities; to a list of prompts, a list."""
+        """The answer of SGLang's `/generate`, which can hold log-probabilities; for a list of prompts, a list."""
         return self.json(Call("POST", "generate", body))
 
     def embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -120,11 +120,11 @@ class Client(Connection):
         return self.fields(Call("POST", "detokenize", body))
 
     def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        """The answer of KServe v2's `infer`; both have bytes of tensors behind their JSON."""
+        """The answer of KServe v2's `infer`. Request and answer may have binary tensors after their JSON."""
         return self.framed(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body, rest))
 
     def _known(self, call: Call) -> dict[str, Any]:
-        """As `fields`, of what the server answers at once, whatever its engine is doing."""
+        """Like `fields`, for calls that the server answers at once, whatever its engine is doing."""
         return self.fields(call, SILENCE_SECONDS)
 
     def _events(self, call: Call) -> Iterator[Event]:
@@ -140,7 +140,7 @@ def snapshot_events(run: dict[str, Any]) -> list[Event]:
 
 
 def answering(client: C, seconds: float = CONNECT_SECONDS) -> C:
-    """The client, if its server says hello; else it is closed and the error raised."""
+    """Returns the client if its server answers `hello`; else closes the client and raises the error."""
     try:
         client.hello(timeout=seconds)
     except NbgenError:
@@ -150,7 +150,7 @@ def answering(client: C, seconds: float = CONNECT_SECONDS) -> C:
 
 
 def address(url: str) -> str:
-    """A URL of http, from what a person writes. Raises InvalidRequest for what is none."""
+    """An HTTP URL from an address as a person writes it. Raises InvalidRequest for an invalid one."""
     whole = url if not isinstance(url, str) or "://" in url else f"http://{url.strip()}"
     try:
         parts = urlsplit(whole)
@@ -163,15 +163,15 @@ def address(url: str) -> str:
 
 
 def api_root(url: str) -> str:
-    """nbgen's own root for an address that a person has at hand: `…/lab?token=…`, `…/`, `…/nbgen/`."""
+    """The root of nbgen's routes for an address as a person knows it: `…/lab?token=…`, `…/`, `…/nbgen/`."""
     roots = api_roots(url)
     return roots[1] if urlsplit(url).path.rstrip("/").endswith("/nbgen") else roots[-1]
 
 
 def api_roots(url: str) -> list[str]:
-    """All that it can be, the longest first: folders of a server's base URL may be named as Jupyter's pages are.
+    """All roots that it may mean, the longest first: folders of a server's base URL may be named like Jupyter's pages.
 
-    A shorter one may be another server, so that a longer one which answers is right.
+    A shorter root may belong to another server, so the longest one that answers is right.
     """
     folders = [part for part in urlsplit(url).path.split("/") if part]
     lengths = [len(folders), *(i for i in reversed(range(len(folders))) if folders[i] in PAGES)]
@@ -179,7 +179,7 @@ def api_roots(url: str) -> list[str]:
 
 
 def root_below(base: str) -> str:
-    """nbgen's own root on the Jupyter server whose base URL this is, to the letter."""
+    """The root of nbgen's routes on the Jupyter server with exactly this base URL."""
     return _root(base, [part for part in urlsplit(base).path.split("/") if part])
 
 

@@ -1,4 +1,4 @@
-"""The code in an answer's Markdown: what stands between fences, as CommonMark 4.5 has them. Knows no language."""
+"""The code between fences in an answer's Markdown, as CommonMark 4.5 defines them. Knows no language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FENCE = re.compile(
 
 
 def code_blocks(markdown: str) -> list[str]:
-    """Each fenced block's code, without its fences. A last one that was cut off counts."""
+    """Each fenced block's code, without its fences. A last block whose end was cut off counts."""
     return [match["code"].removesuffix("\n") for match in _FENCE.finditer(markdown)]
 
 

@@ -1,7 +1,7 @@
 """Answers carried to the panel as widget messages, for pages that cannot reach the server themselves.
 
-Deltas are coalesced and numbered; the panel asks again for those that Jupyter dropped. Its callbacks may come on any
-thread. Knows messages and runs, nothing of widgets.
+Deltas are coalesced and numbered; the panel asks again for those that Jupyter dropped. The panel's messages may arrive
+on any thread. Knows messages and runs, nothing of widgets.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Choose = Callable[[], AnyClient]
 
 
 class CommRuns:
-    """The runs of one widget that go through the kernel, each read by a thread of its own.
+    """The runs of one widget whose events go through the kernel. Each run is read by its own thread.
 
-    `client` is that of the kernel's server; `others` are servers that a run may name by their place. `lasting` is a
-    chat that another kernel finds again: runs of any other end with this kernel, as nobody could ever read them.
+    `client` returns the client of the kernel's server; a run names one of the `others` by its index. `lasting` is the
+    id of a chat that a later kernel can find again. Runs of other chats end with this kernel: nobody could read them.
     """
 
     def __init__(self, client: Choose, send: Send, others: Sequence[AnyClient] = (), lasting: str = "") -> None:
@@ -42,7 +42,7 @@ class CommRuns:
         self._pieces: dict[str, RunPieces] = {}
 
     def receive(self, message: dict[str, Any]) -> None:
-        """A message of the panel. It is told at once that the kernel listens; answers may take longer."""
+        """Handle a message of the panel. The panel hears at once that it has arrived; the answer may take longer."""
         self._send({"type": "heard", "run": message.get("run")})
         kind = message.get("type")
         if kind == "start":
@@ -61,15 +61,15 @@ class CommRuns:
             self._in_thread(self._load, message.get("model"))
 
     def ends_here(self, body: dict[str, Any]) -> bool:
-        """Whether no other kernel could find the run of this body, where pages cannot reach the server."""
+        """Whether the run must end with this kernel: no other kernel, nor a page, could find it again."""
         return body.get("chat") != self._lasting
 
     def start(
         self, body: dict[str, Any], server: int | None = None, after: str | None = None, *, attached: bool = False
     ) -> None:
-        """Start a run, tell every view of it, and read it. `after` is one that it goes on.
+        """Start a run, tell every view of the widget, and read the run's events. `after` is the run that it continues.
 
-        Pages come and go; the run ends with this kernel if it is `attached`.
+        A run does not end when a page closes. An `attached` run ends with this kernel.
         """
         told = {name: body.get(name) for name in ("prompt", "prefix_ids", "messages")}
         self._send({"type": "started", "run": body["id"], "after": after, **told})
@@ -78,14 +78,14 @@ class CommRuns:
         self._read(body["id"], choose, lambda client: client.run(whole), body)
 
     def stop(self, run: str) -> None:
-        """End a run on its server, once that has it."""
+        """Cancel a run on its server, once the server has begun it."""
         pieces = self._pieces.get(run)
         if pieces:
             pieces.begun.wait(CONNECT_SECONDS)
         (pieces.choose if pieces else self._client)().cancel(run)
 
     def live(self) -> str | None:
-        """A run that is being read."""
+        """The oldest run that has not ended, if any."""
         unfinished = (turn["run"] for turn in self.turns() if not (turn.get("finish_reason") or turn.get("error")))
         return next(unfinished, None)
 
@@ -94,23 +94,23 @@ class CommRuns:
         return self._last.failure if self._last else None
 
     def messages(self, run: str) -> list[dict[str, Any]] | None:
-        """What was asked by the last run, if that is this one and has ended well, and its answer."""
+        """The messages of this run and its answer, if it is the last run and has ended well."""
         last = self._last
         return last.messages if last and last.run == run else None
 
     def said(self, chat: str) -> list[dict[str, Any]]:
-        """What the newest run of a chat answers, and its answer as far as it has come."""
+        """The messages of a chat's newest run, and its answer so far."""
         with self._lock:
             newest = next((pieces for pieces in reversed(self._pieces.values()) if pieces.chat == chat), None)
         return newest.said if newest else []
 
     def asked(self, run: str) -> list[dict[str, Any]] | None:
-        """What a run answers, if that is known here."""
+        """The messages that a run answers, if they are known here."""
         pieces = self._pieces.get(run)
         return pieces.asked if pieces else None
 
     def turns(self) -> list[dict[str, Any]]:
-        """The answers of the last runs, as far as they have come."""
+        """The answers of the last runs so far, oldest first."""
         with self._lock:
             return [pieces.turn() for pieces in self._pieces.values()]
 
@@ -142,7 +142,7 @@ class CommRuns:
         try:
             for name, data in events(pieces.choose()):
                 pieces.add(name, data)
-        except Exception as error:  # whatever it is, who waits for the end has to hear of it
+        except Exception as error:  # whatever failed, the panel waits for the run's end
             failure = error
         pieces.add("error", {"error": {"message": in_words(failure), "code": getattr(failure, "status", 500)}})
 
@@ -158,7 +158,7 @@ class CommRuns:
         except NbgenError as error:
             self._send({"type": "chat", "chat": chat, "error": str(error)})
             return
-        once = {name: value for name, value in snapshot.items() if name != "messages"}  # which are among its turns
+        once = {name: value for name, value in snapshot.items() if name != "messages"}  # its turns hold them already
         self._send({"type": "chat", "chat": chat, "snapshot": once})
 
     def _model(self) -> None:
@@ -168,7 +168,7 @@ class CommRuns:
             self._send({"type": "model", "state": "unknown", "error": str(error)})
 
     def _load(self, model: str | None) -> None:
-        """Have the server load a model; the present one takes back memory that was released."""
+        """Have the server load a model. The present model takes back the memory that it has released."""
         failed = None
         try:
             for name, data in self._client().load(model):
@@ -185,9 +185,9 @@ class CommRuns:
 
 
 class RunPieces:
-    """What one run has said so far, in numbered pieces, so that any of it can be sent again.
+    """The deltas of one run so far, numbered, so that any of them can be sent again.
 
-    `choose` gives the client of its server; `body` is what it was asked with, where that is known.
+    `choose` returns the client of the run's server; `body` is the run's request, if it is known here.
     """
 
     def __init__(self, run: str, send: Send, choose: Choose, body: Mapping[str, Any] = NOTHING) -> None:
@@ -204,7 +204,7 @@ class RunPieces:
         self._end: dict[str, Any] | None = None
 
     def add(self, name: str, data: dict[str, Any]) -> None:
-        """The run's next event, which servers of other kinds do not name after it. Nothing comes after the end."""
+        """Take the run's next event, and add the run's id, which servers of other kinds leave out. The end is final."""
         self.begun.set()
         with self._lock:
             if self._end is not None:
@@ -222,7 +222,7 @@ class RunPieces:
             self._send(event)
 
     def send_from(self, start: int) -> None:
-        """Everything from piece `start` on, and the end if it has come."""
+        """Send all deltas from number `start` on, and the end if it has come."""
         with self._lock:
             self._sent = min(start, self._sent)
             self._flush()
@@ -237,7 +237,7 @@ class RunPieces:
 
     @property
     def messages(self) -> list[dict[str, Any]] | None:
-        """What was asked and the answer, once it has ended well."""
+        """The run's messages and its answer; None unless it has ended well."""
         turn = self.turn()
         if not self.asked or not turn.get("finish_reason") or turn["finish_reason"]["type"] in ("abort", "error"):
             return None
@@ -245,13 +245,13 @@ class RunPieces:
 
     @property
     def said(self) -> list[dict[str, Any]]:
-        """What was asked and the answer, which counts once it has text or calls."""
+        """The run's messages, and its answer once that has text or tool calls."""
         turn = self.turn()
         answer = {name: turn[name] for name in ("role", "content", "tool_calls") if name in turn}
         return [*(self.asked or ()), *([answer] if turn["content"] or "tool_calls" in turn else ())]
 
     def turn(self) -> dict[str, Any]:
-        """The answer so far, as a server tells the turns of its chats."""
+        """The answer so far, in the shape in which a server gives the turns of its chats."""
         with self._lock:
             text, reasoning = (joined(self._deltas, name) for name in ("text", "reasoning"))
             calls = [openai_call(call) for delta in self._deltas for call in delta.get("tool_calls", ())]
@@ -278,5 +278,5 @@ class RunPieces:
 
 
 def joined(deltas: list[dict[str, Any]], name: str) -> str:
-    """What deltas have brought under a name."""
+    """The texts that deltas have under this name, joined."""
     return "".join(delta.get(name, "") for delta in deltas)

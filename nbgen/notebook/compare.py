@@ -27,11 +27,11 @@ from nbgen.notebook.transcript import Bundle, comparison
 
 MAX_CELLS = 16
 POLL_SECONDS = 0.1
-#: How long a page that shows the panel may take to ask. There may be none, as under nbconvert.
+#: How long to wait for a page that shows the panel to start the runs. There may be no page, as under nbconvert.
 PAGE_SECONDS = 3.0
-#: Options whose value is a list by itself; a list of lists makes a grid of them.
+#: Options whose value is itself a list; only a list of lists makes a grid of them.
 LISTS = ("stop", "stop_regex", "stop_token_ids")
-#: What a cell says of its run's body.
+#: The fields of a cell that its run's body takes over.
 CHOSEN = ("params", "adapter", "template_options")
 
 
@@ -51,12 +51,12 @@ class Compare(Panel):
 
     @property
     def results(self) -> list[Result]:
-        """The newest answer of each cell as far as it has come, in the order of the grid."""
+        """The newest answer of each cell so far, in the order of the grid."""
         newest = {turn["run"].rpartition(".")[2]: turn for turn in self._turns() if turn.get("run")}
         return [Result.of_turn(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
 
     def to_df(self) -> Any:
-        """A pandas DataFrame with a row a cell: its label, the settings that differ, the answer and its numbers."""
+        """A pandas DataFrame with a row for each cell: label, settings that differ, the answer and its numbers."""
         pandas = import_pandas("to_df")
         params = [cell["params"] for cell in self.cells]
         names = dict.fromkeys(name for each in params for name in each)
@@ -68,10 +68,10 @@ class Compare(Panel):
 
     @short_traceback
     def wait(self, seconds: float = 60.0) -> list[Result]:
-        """The answers once all are there, or what has come after so many seconds.
+        """The answers once all are complete, or what has come after so many seconds.
 
-        They are asked for here unless a page shows the panel, which asks for them. Answers that the panel reads through
-        the kernel come only while it is free, and so not during this. Ctrl-C ends all that are being written.
+        Starts the runs itself unless a page that shows the panel does so. Answers that the panel reads through the
+        kernel come only while the kernel is free, so not during this call. Ctrl-C ends all that are being written.
         """
         end = time.monotonic() + seconds
         try:
@@ -99,14 +99,14 @@ class Compare(Panel):
         return comparison(self._asked(), list(zip(labels, self.results, strict=True)))
 
     def _asked(self) -> list[dict[str, Any]]:
-        """What the newest answers are to, which may have been changed in the panel."""
+        """The messages of the newest answers; the user may have changed the prompt in the panel."""
         chat = session.default_client().chat(self.chat)
         said = [turn for turn in chat["messages"] if turn["role"] != "assistant"]
         prompt = (chat["run"] or {}).get("prompt") or self.prompt
         return said or chat_messages(prompt, None if self.complete else self.system or None)
 
     def _asked_by_page(self) -> bool:
-        """Whether answers are asked for, soon at the latest; a page that has to load models first takes its time."""
+        """Whether a page has started the runs, or will: one that has to load models first may take longer."""
         loads = any(cell.get("load") for cell in self.cells)
         shown = self._transcript.shown and in_page()
         end = time.monotonic() + (PAGE_SECONDS if shown else 0)
@@ -118,7 +118,7 @@ class Compare(Panel):
         return [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
 
     def _ask(self, end: float) -> None:
-        """Ask for all answers; models that the kernel's own server has to load first take turns."""
+        """Start the runs of all cells. Models that the kernel's own server has to load first are loaded in turn."""
         said = {"prompt": self.prompt} if self.complete else {"messages": chat_messages(self.prompt, self.system)}
         asked = uuid.uuid4().hex
         turns: dict[str, list[int]] = {"": []}
@@ -151,13 +151,13 @@ def compare(
     """Answers to one prompt under several settings or from several models, streaming side by side.
 
     Every option given as a list, an array or a range makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2],
-    top_p=[0.5, 1])` shows six answers. What is a list for one answer, as `stop`, takes a list of such. All have the
-    same seed unless `sampling_seed` is such a list.
-    `template_options` are the chat template's own variables, or a list of such: `[{"enable_thinking": True}, {}]`.
+    top_p=[0.5, 1])` shows six answers. An option that is a list by itself, such as `stop`, takes a list of lists. All
+    answers have the same seed unless `sampling_seed` is a list.
+    `template_options` are the chat template's own variables, or a list: `[{"enable_thinking": True}, {}]`.
 
     `model` is a list, too, or a mapping with labels as its keys. A text names a loaded adapter, or a model as
     `nbgen.load` takes it: one server loads such models one after the other, and the last one stays. What
-    `nbgen.connect` or `nbgen.serve` returned is a server of its own, which answers beside the others.
+    `nbgen.connect` or `nbgen.serve` returned stands for another server, which answers at the same time.
     Raises InvalidRequest for a wrong option and for more than 16 answers.
     """
     if not isinstance(prompt, str):
@@ -194,7 +194,7 @@ def _is_axis(name: str, value: Any) -> bool:
 
 
 def _run_fields(options: dict[str, Any], complete: bool) -> dict[str, Any]:
-    """What a run's body has of the options. Raises InvalidRequest for a wrong one."""
+    """The fields of a run's body for these options. Raises InvalidRequest for a wrong one."""
     template = chat_body((), template_options=options.pop("template_options", None))
     return {"params": one_answer((sampling_options if complete else chat_options)(options)), **template}
 

@@ -1,6 +1,6 @@
-"""What Tab offers in the first line of a magic: its actions and options, and what they take, and nothing else.
+"""What Tab offers in the first line of a magic: its actions and options, and their values, and nothing else.
 
-Knows parsers of arguments and IPython's matchers; nothing of what the magics do.
+Knows argument parsers and IPython's matchers; nothing of what the magics do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLES = ("schema", "image", "audio", "video", "tool")
 
 
 def matcher(shell: Any, parsers: Mapping[str, Any], actions: Sequence[str]) -> Any:
-    """For `shell.Completer.custom_matchers`. `parsers` are the magics' own; the line magic begins with an action."""
+    """A matcher for `shell.Completer.custom_matchers`. `parsers` are the magics'; the line magic takes `actions`."""
 
     def complete(context: CompletionContext) -> SimpleMatcherResult:
         text = context.text_until_cursor.replace("=", " ")
@@ -37,7 +37,7 @@ def matcher(shell: Any, parsers: Mapping[str, Any], actions: Sequence[str]) -> A
 def _words(
     shell: Any, known: Mapping[str, Any], before: Sequence[str], fragment: str, actions: Sequence[str]
 ) -> Iterable[str]:
-    """What may follow these words of a magic's line."""
+    """The words that may follow `before` in a magic's line."""
     option = known.get(before[-1]) if before else None
     if option is not None and option.nargs != 0:  # it takes a value
         return option.choices or (_variables(shell) if option.dest in VARIABLES else ())
@@ -49,10 +49,10 @@ def _words(
 
 
 def _variables(shell: Any) -> list[str]:
-    """The user's own."""
+    """The names of the user's own variables."""
     return sorted(name for name in shell.user_ns.keys() - shell.user_ns_hidden if not name.startswith("_"))
 
 
 def _folders(beginning: str) -> list[str]:
-    """Folders that a model could be in."""
+    """Folders whose paths begin so, in which a model could be."""
     return sorted(f"{path}/" for path in glob.glob(f"{glob.escape(beginning)}*") if Path(path).is_dir())

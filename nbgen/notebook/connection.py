@@ -35,8 +35,8 @@ from nbgen.notebook.http_answers import aanswered, answered
 T = TypeVar("T")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-#: nbgen sends a comment every ten seconds into a stream, so a silent minute is a dead connection; what is answered at
-#: once has as long. Any other answer comes as a whole, however long it takes.
+#: nbgen sends a comment every ten seconds into a stream, so a silent minute is a dead connection. Calls that the server
+#: answers at once may take as long; other calls have no limit, as their answer comes as a whole.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 LET_GO_SECONDS = 1.0
@@ -44,11 +44,11 @@ LET_GO_SECONDS = 1.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for.
 NO_CHECK_TIME = 0x200000
-#: Of KServe's binary tensor data extension.
+#: The header of KServe's binary tensor data extension.
 JSON_LENGTH = "Inference-Header-Content-Length"
 BINARY = {"Content-Type": "application/octet-stream"}
 
-#: How a token is given.
+#: How users give a token, in words.
 TOKEN_GIVEN = (
     "nbgen.connect(url, token), %nbgen connect URL --token TOKEN, or either with the address as Jupyter prints it, "
     "…?token=…"
@@ -56,11 +56,11 @@ TOKEN_GIVEN = (
 
 
 class NoAnswer(Unavailable):
-    """Something is there, but no answer of HTTP came."""
+    """Something listens there, but sent no HTTP response."""
 
 
 class Call(NamedTuple):
-    """One request to a route, given relative to the server's root. `rest` are KServe's bytes that follow the JSON."""
+    """One request; `path` is relative to the server's root. `rest` are KServe's binary tensors, sent after the JSON."""
 
     method: str
     path: str
@@ -68,7 +68,7 @@ class Call(NamedTuple):
     rest: bytes = b""
 
     def sent(self) -> dict[str, Any]:
-        """The body as httpx takes it. Raises InvalidRequest for what cannot be sent."""
+        """The body as httpx takes it. Raises InvalidRequest for one that cannot be sent."""
         if self.body is None:
             return {}
         try:
@@ -85,15 +85,15 @@ class Call(NamedTuple):
 class Connection:
     """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it.
 
-    `token` is what it shows, in `headers`; it lets others in as well. A `direct` one goes through no proxy.
-    `certificate` is the one that the server has to show, as PEM; without, it is one that this machine trusts.
+    `headers` hold the `token`, which would let anybody else in, too. A `direct` connection uses no proxy.
+    `certificate` is the one that the server has to show, as PEM; without it, one that this machine trusts.
     """
 
-    #: Seconds without a byte after which a stream is dead; None where a server may be silent for as long as it likes.
+    #: Seconds without a byte after which a stream counts as dead; None: a server may be silent for any time.
     silence: float | None = SILENCE_SECONDS
 
     def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
-        """Raises InvalidRequest for what is no token."""
+        """Raises InvalidRequest for a token that no header can have."""
         self.url = url
         self.certificate = certificate
         self.socket, base_url = split_socket(url)
@@ -109,21 +109,21 @@ class Connection:
         return f"{type(self).__name__}({self.url!r})"
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._http.close()
 
     def json(self, call: Call, timeout: float | None = None) -> Any:
-        """What a call answers, however long it takes without a `timeout`; {} where that is no JSON. Raises the error
-        that the server words.
+        """The JSON value that answers a call; {} if the answer is no JSON. Without a `timeout` it waits for any time.
+        Raises the error that the server sends.
         """
         return parse_json(self._answer(call, timeout).content)
 
     def fields(self, call: Call, timeout: float | None = None) -> dict[str, Any]:
-        """As `json`, of a call that an object answers; {} where something else does."""
+        """Like `json`, for calls that are answered by an object; {} for any other value."""
         return parse_object(self._answer(call, timeout).content)
 
     def framed(self, call: Call) -> tuple[dict[str, Any], bytes]:
-        """As `json`, of a call that KServe's bytes may follow, and these bytes."""
+        """Like `json`, for an answer that KServe's binary tensors may follow; returns both."""
         response = self._answer(call)
         length = int(response.headers.get(JSON_LENGTH, len(response.content)))
         return parse_object(response.content[:length]), response.content[length:]
@@ -138,7 +138,7 @@ class Connection:
         raise self._refusal(response.status_code, response.content)
 
     async def afields(self, call: Call) -> dict[str, Any]:
-        """As `fields`, awaited, however long it takes."""
+        """Like `fields`, awaited, without a time limit."""
         with self._in_words():
             sent = {**call.sent(), "timeout": patience(None)}
             async with self._async() as http, aanswered(http, call.method, call.path, **sent) as response:
@@ -148,7 +148,7 @@ class Connection:
         raise self._refusal(response.status_code, content)
 
     def stream(self, call: Call) -> Iterator[sse.Event]:
-        """The events that a call answers. Closing the iterator closes the connection."""
+        """The server-sent events that answer a call. Closing the iterator closes the connection."""
         decoder = sse.Decoder()
         with self._in_words(), answered(self._http, call.method, call.path, **call.sent()) as response:
             if not response.is_success:
@@ -157,7 +157,7 @@ class Connection:
                 yield from decoder.feed(chunk)
 
     async def astream(self, call: Call) -> AsyncGenerator[sse.Event, None]:
-        """As `stream`, awaited."""
+        """Like `stream`, awaited."""
         decoder = sse.Decoder()
         with self._in_words():
             async with self._async() as http, aanswered(http, call.method, call.path, **call.sent()) as response:
@@ -169,8 +169,8 @@ class Connection:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Meanwhile awaited calls of this task share a connection. Each task has its own: looking for a free one among
-        many costs httpx more than the calls themselves.
+        """A context in which awaited calls of this task share a connection. Each task has its own, as a search for a
+        free one among many costs httpx more time than the calls themselves.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -194,7 +194,7 @@ class Connection:
 
     @property
     def _http(self) -> httpx.Client:
-        """This process's own: on connections of one that it was forked from, each would read the other's answers."""
+        """This process's own client: on a parent's connections after a fork, each would read the other's answers."""
         if self._process != os.getpid():
             inherited, self._own, self._process = self._own, self._client(), os.getpid()
             if inherited.is_closed:
@@ -209,7 +209,7 @@ class Connection:
         return httpx.AsyncClient(transport=self._transport(httpx.AsyncHTTPTransport), **self._settings)
 
     def _transport(self, kind: Callable[..., T]) -> T | None:
-        """What notices a server gone without a word; None where httpx is to ask a proxy that the environment names."""
+        """A transport that notices a server gone without a word; None to have httpx use the environment's proxy."""
         if not self.direct and proxied(self.url):
             return None
         options = {"uds": self.socket} if self.socket else {"socket_options": keepalive.OPTIONS}
@@ -227,7 +227,7 @@ class Connection:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Around a call: what httpx raises, in words; also its RuntimeError for a client that has been closed."""
+        """Around a call: turns httpx's exceptions into nbgen's, also its RuntimeError for a closed client."""
         try:
             yield
         except httpx.HTTPError as error:
@@ -239,7 +239,7 @@ class Connection:
             raise NoAnswer(f"the connection to {self.url} has been closed") from None
 
     def _refusal(self, status: int, body: bytes) -> NbgenError:
-        if status == 401:  # a server's words are of headers
+        if status == 401:  # a server's own words are about headers
             said = "refused the token" if self.token else "wants its token"
             return Unauthorized(f"{self.url} {said}: {TOKEN_GIVEN}")
         return error_of(status, body, self.url)
@@ -262,7 +262,7 @@ class Connection:
 def _let_go(inherited: httpx.Client) -> None:
     """Close a parent's connections on this side of a fork; the parent's own side stays as it is.
 
-    A thread of the parent's may have held their lock, which nobody here gives back: that is not waited for.
+    A thread of the parent may have held their lock, which nobody here releases, so the closing has a time limit.
     """
     closing = threading.Thread(target=inherited.close, daemon=True)
     closing.start()
@@ -270,26 +270,26 @@ def _let_go(inherited: httpx.Client) -> None:
 
 
 def patience(seconds: float | None) -> httpx.Timeout:
-    """So long without a byte; whether somebody is there at all is known sooner."""
+    """At most so long without a byte; connecting has a shorter limit."""
     return httpx.Timeout(seconds, connect=min(seconds or CONNECT_SECONDS, CONNECT_SECONDS), write=SILENCE_SECONDS)
 
 
 def proxied(url: str) -> bool:
-    """Whether the environment names a proxy for this address, and does not except its host."""
+    """Whether the environment names a proxy for this address and makes no exception for its host."""
     parts, proxies = urlsplit(url), getproxies()
     named = proxies.get(parts.scheme) or proxies.get("all")
     return bool(named) and not proxy_bypass(parts.netloc.rpartition("@")[2])
 
 
 def sendable(token: str) -> str:
-    """A token as a header has it, without the space around it. Raises InvalidRequest for one that none can have."""
+    """A token without the spaces around it. Raises InvalidRequest for one that no header can have."""
     if not isinstance(token, str) or not ((bare := token.strip()).isascii() and bare.isprintable()):
         raise InvalidRequest("a token is of letters, digits and signs of ASCII, which this one is not", field="token")
     return bare
 
 
 def split_socket(url: str) -> tuple[str, str]:
-    """The Unix socket in an address like `http+unix://%2Ftmp%2Fj.sock/`, empty in others, and what is asked there."""
+    """The Unix socket in an address like `http+unix://%2Ftmp%2Fj.sock/` ("" for others), and the HTTP URL to ask."""
     parts = urlsplit(url)
     if parts.scheme != "http+unix":
         return "", url
@@ -297,7 +297,7 @@ def split_socket(url: str) -> tuple[str, str]:
 
 
 def trust(certificate: str) -> ssl.SSLContext:
-    """Whom to believe: who has this very certificate, whatever names and dates are in it; without, as browsers do."""
+    """Trust only this very certificate, whatever names and dates it has; without one, trust what browsers trust."""
     if not certificate:
         return httpx.create_ssl_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -326,13 +326,13 @@ def error_of(status: int, body: bytes, url: str) -> NbgenError:
 
 
 def parse_object(text: bytes | str) -> dict[str, Any]:
-    """A JSON object; anything else reads as an empty one."""
+    """The JSON object in a text; {} for anything else."""
     value = parse_json(text)
     return value if isinstance(value, dict) else {}
 
 
 def parse_json(text: bytes | str) -> Any:
-    """A JSON value; what is none reads as an empty object."""
+    """The JSON value in a text; {} if it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The models of a comparison: which server answers for each, and what it must have loaded for that.
+"""The models of a comparison: which server answers for each, and what that server must load first.
 
 Knows clients and names; nothing of settings, grids or widgets.
 """
@@ -17,10 +17,10 @@ from nbgen.notebook.remote import AnyClient, RemoteClient
 
 
 class Contender(NamedTuple):
-    """A model by its label. `server` is its place among the other servers, None for the kernel's own.
+    """A model by its label. `server` is the index of its server among the others, None for the kernel's own server.
 
-    Then `load` is the model that the server must have loaded first ("" if that does not matter), and `adapter` the
-    LoRA adapter that goes on top.
+    For that one, `load` is the model that it must load first ("" if that does not matter), and `adapter` the LoRA
+    adapter on top.
     """
 
     label: str = ""
@@ -29,13 +29,13 @@ class Contender(NamedTuple):
     adapter: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """What the panel must know, without what is the default."""
+        """The fields that the panel must know, without those at their default."""
         given = {"server": self.server, "load": self.load or None, "adapter": self.adapter or None}
         return {name: value for name, value in given.items() if value is not None}
 
 
 def contenders(models: Any, own: AnyClient) -> tuple[list[Contender], list[AnyClient]]:
-    """The models that a person named, and the servers other than the kernel's `own` that they need.
+    """The models that a person named, and the clients of the servers that they need besides the kernel's `own`.
 
     A model is a text (a loaded adapter, or what `nbgen.load` takes), what `nbgen.connect` or `nbgen.serve` returned, or
     either under a label, in a mapping. Raises InvalidRequest for anything else.
@@ -82,5 +82,5 @@ def _name(client: AnyClient) -> str:
 
 
 def _short(name: str) -> str:
-    """Without the folders or the owner before it."""
+    """A model's name without the folders or the owner before it."""
     return name.rstrip("/\\").replace("\\", "/").rpartition("/")[2]

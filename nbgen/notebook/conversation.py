@@ -1,4 +1,4 @@
-"""A conversation in Python: each call is the next turn, and what was said before goes with it.
+"""A conversation in Python: each call is the next turn, and is sent with all turns before.
 
 Knows turns; nothing of HTTP or displays.
 """
@@ -36,8 +36,8 @@ def chat(
 ) -> Conversation:
     """A conversation: `talk = nbgen.chat(); talk("Hello")` answers, and the next call remembers. See Conversation.
 
-    `messages` bring one back: what `talk.messages` or `to_openai()` had, whatever OpenAI's API takes, another
-    conversation, a chat panel or a Result. A `schema` holds for every answer: `value` of the result is its object.
+    `messages` continue an earlier conversation: they are what `talk.messages` or `to_openai()` gave, messages of
+    OpenAI's API, another conversation, a chat panel or a Result. A `schema` holds for every answer: `result.value`.
     """
     sampling_options({name: value for name, value in options.items() if name not in STREAMED})
     chat_body(options.get("tools"), options.get("tool_choice"), options.get("template_options"))
@@ -46,9 +46,9 @@ def chat(
 
 
 class Conversation(Turns):
-    """`talk("…")` answers in the light of all turns before. One that failed before any text came is no turn.
+    """`talk("…")` answers in the light of all turns before. A call that fails before any text comes adds no turn.
 
-    Functions given as `tools` are called as the model wants, and it is told what they return, until it answers.
+    Functions given as `tools` are called when the model calls them, and it gets their results, until it answers.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Conversation(Turns):
         options: Mapping[str, Any] | None = None,
         messages: Said = (),
     ) -> None:
-        """`messages` are what has been said before, or whatever has such. Raises InvalidRequest for what are none."""
+        """`messages` are the earlier turns, or an object that has `turns`. Raises InvalidRequest for anything else."""
         self.messages: list[dict[str, Any]] = [*system_turn(system), *_said(messages)]
         if system and any(turn["role"] == "system" for turn in self.messages[1:]):
             raise InvalidRequest("the messages have a system prompt already: leave system= out", field="system")
@@ -87,7 +87,7 @@ class Conversation(Turns):
     def stream(
         self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
     ) -> TextStream:
-        """As calling it, but an iterator of text; the turn is kept when the answer has ended."""
+        """Like calling it, but an iterator of text; the turn is kept when the answer has ended."""
         return self._send([question(text, media_parts(images, audio, videos))], options)
 
     def undo(self) -> None:
@@ -120,7 +120,7 @@ class Conversation(Turns):
 
 
 def _said(messages: Said) -> list[dict[str, Any]]:
-    """What has been said before, as the API takes it."""
+    """The earlier turns as the API takes them."""
     turns = messages.turns if isinstance(messages, Turns) else messages
     if isinstance(turns, str):
         raise InvalidRequest('messages are a list of {"role": "user", "content": "…"} and the like', field="messages")

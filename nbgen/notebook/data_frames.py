@@ -1,6 +1,6 @@
-"""pandas where it is asked for: it takes longer to import than all of nbgen, and not everybody has it.
+"""pandas, imported only when needed: it takes longer to import than all of nbgen, and not everybody has it.
 
-Tables of polars and pyarrow are known by what they have.
+Tables of polars and pyarrow are recognised by their attributes, without importing these libraries.
 """
 
 import sys
@@ -12,9 +12,9 @@ from nbgen.errors import NbgenError
 
 
 def import_pandas(name: str) -> Any:
-    """The library, for the function of this name. Raises NbgenError where it is not installed.
+    """The library, for nbgen's function of this name. Raises NbgenError where it is not installed.
 
-    A thread imports it: Ctrl-C in the middle would leave a pandas that works no more until the kernel is started again.
+    A thread imports it: Ctrl-C during the import would leave a pandas that is broken until the kernel restarts.
     """
     if "pandas" in sys.modules:
         return import_module("pandas")
@@ -26,7 +26,7 @@ def import_pandas(name: str) -> Any:
 
 
 def other_table(value: Any) -> tuple[list[str], list[tuple[Any, ...]]] | None:
-    """The columns and rows of a table of polars or pyarrow, both of which are iterated over by columns; else None."""
+    """The columns and rows of a table of polars or pyarrow, which iterate over columns instead; else None."""
     columns = getattr(value, "columns", None)
     if hasattr(value, "iter_rows") and isinstance(columns, list):
         return columns, list(value.iter_rows())
@@ -36,5 +36,5 @@ def other_table(value: Any) -> tuple[list[str], list[tuple[Any, ...]]] | None:
 
 
 def values(data: Any) -> list[Any]:
-    """What is iterated over, of pyarrow's arrays as Python's own values."""
+    """The items of an iterable, as a list; those of pyarrow's arrays as Python's own values."""
     return list(data.to_pylist() if hasattr(data, "to_pylist") else data)

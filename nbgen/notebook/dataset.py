@@ -1,6 +1,6 @@
 """`nbgen.map`: a prompt for every row of a list, a Series or a DataFrame, and a DataFrame of the answers.
 
-What a row asks is the rows' own, how prompts reach the server the batch's.
+`Rows` makes the prompts, `Batch` sends them to the server.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ def map(
     `data` is a list, a Series or a DataFrame, or a table of polars or pyarrow.
 
     `prompt` is a function of the item or row, or a template: `{{value}}` is an item of a list or a Series, `{{column}}`
-    or `{{row["a column"]}}` a column of a DataFrame, or a level of its index that has a name. A template must have
-    something of the row in it, unless media go with it: `images`, `audio` and `videos` name columns ("value" of a list
-    or a Series) that hold what `nbgen.generate` takes as such, or are functions of the row.
+    or `{{row["a column"]}}` a column of a DataFrame, or a level of its index that has a name. A template must use
+    something of the row, unless rows have media: `images`, `audio` and `videos` name columns ("value" for a list or a
+    Series) with values that `nbgen.generate` takes for the same option, or are functions of the row.
 
-    Columns of the result are the fields of the `schema`, where there is one, text, reasoning (where the model told
-    thoughts apart), finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s and error. A row that fails
-    says why in `error`, and the others go on; how many failed is said at the end. With a `sampling_seed` rows that ask
-    the same have the same answer.
+    Columns of the result are the fields of the `schema`, if there is one, text, reasoning (where the model marked its
+    thoughts), finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s and error. A row that fails has
+    the reason in `error`, and the others go on; a line at the end counts the failures. With a `sampling_seed` rows that
+    ask the same have the same answer.
 
     Ctrl-C stops all and returns what is done. That is no error: cells that wait for their turn, as in "Run All", then
     run with an incomplete table. To do only the rest the next time, give that DataFrame as `resume=`, or the name of a
-    file as `cache=`, which is made with its folders. One model answers all rows: where it is unloaded or replaced
+    file as `cache=`, which is made with its folders. One model answers all rows: if it is unloaded or replaced
     meanwhile, that stops all too, and `error` of the rest says so. The file keeps the answers of each model apart, by
     its files and how they are read (for servers of other kinds, by its name alone), and none of a model in training.
 
     `concurrency` requests are in flight at once, and a few more rows are read ahead. Options are those of
-    `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and where the first row
+    `nbgen.generate` except tools. Raises InvalidRequest for options that no row can have, and where the first row
     shows the prompt to be wrong for all.
     """
     media = {"images": images, "audio": audio, "videos": videos}
@@ -112,7 +112,7 @@ def _file(cache: Any) -> Path:
 
 
 def _identity(model: Mapping[str, Any], adapter: str) -> str:
-    """What tells the model that the server has from others, or only its name. Raises InvalidRequest for a live one."""
+    """The identity of the server's model with this adapter, or only its name. Raises InvalidRequest for a live one."""
     if model.get("identity") == "":
         raise InvalidRequest(
             f"cache: {model['name']!r} is trained here, and no answer of before is one of its present weights; "
@@ -124,6 +124,6 @@ def _identity(model: Mapping[str, Any], adapter: str) -> str:
 
 
 def _tell_failures(answers: Any) -> None:
-    """Say it beside the table, where nobody may look for it."""
+    """Print how many rows failed, since a reader may not look for it in the table."""
     if len(failed := answers["error"].dropna()):
         print(f"{len(failed)} of {len(answers)} rows failed: {failed.iloc[0]:.300}")

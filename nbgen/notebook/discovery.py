@@ -20,15 +20,15 @@ from nbgen.notebook.connection import CONNECT_SECONDS, LOOPBACK
 from nbgen.notebook.passed_on import own_environment
 from nbgen.notebook.remote import AnyClient, open_client
 
-#: For a hello of servers that happen to be there; one that was named may be far away, or busy.
+#: Timeout of `hello` for servers that happen to run here; the kernel's own may be far away or busy, and gets longer.
 HELLO_SECONDS = 2.0
 
 
 class Candidate(NamedTuple):
-    """An address that may be that of nbgen's routes, and where it was found.
+    """An address that may be the root of nbgen's routes, and where it was found.
 
-    What servers say of themselves is `direct`: no proxy is to see their keys. `certificate` is the one that they show.
-    The kernel's `own` server is the one that it, or its user, was given.
+    An address that a server itself wrote down is `direct`: no proxy may see its key. `certificate` is the server's.
+    The kernel's `own` server is the one that the kernel, or its user, was given.
     """
 
     source: str
@@ -39,14 +39,14 @@ class Candidate(NamedTuple):
     own: bool = True
 
     def client(self) -> Client:
-        """To ask whether it is."""
+        """A client, to ask whether nbgen answers there."""
         return Client(self.url, self.token, direct=self.direct, certificate=self.certificate)
 
 
 def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], None] = lambda why: None) -> AnyClient:
     """A client of the first candidate that answers, or of the server of another kind that the environment names.
 
-    `unusable` is told why the kernel's own server is not the one. Raises ServerNotFound with all that was tried.
+    `unusable` is told why the kernel's own server is not used. Raises ServerNotFound, which lists all that was tried.
     """
     env = own_environment() if env is None else env
     if kind := env.get("NBGEN_KIND"):
@@ -104,7 +104,7 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
 
 
 def answers(client: AnyClient) -> bool:
-    """Whether a server that a call did not reach is there again."""
+    """Whether a server that a call did not reach answers again."""
     try:
         client.hello()
     except NbgenError:
@@ -113,7 +113,7 @@ def answers(client: AnyClient) -> bool:
 
 
 def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate]:
-    """`NBGEN_URL` comes without a secret from the server itself: its runtime file holds the key."""
+    """From `NBGEN_URL`. The server itself sets it without a secret: the key is in the server's runtime file."""
     url = env.get("NBGEN_URL")
     if not url:
         return
@@ -128,10 +128,10 @@ def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate
 
 
 def _named(source: str, url: str, token: str) -> Iterator[Candidate]:
-    """What a person calls the server's address. Theirs may be a server behind a proxy."""
+    """The candidates for an address that a person gave. Not `direct`: their server may be behind a proxy."""
     try:
         url = address(url)
-    except InvalidRequest:  # which it is refused with when it is asked
+    except InvalidRequest:  # using it raises this again, as its failure
         yield Candidate(source, url, token, direct=False)
         return
     for root in api_roots(url):
@@ -157,14 +157,14 @@ def _from_hub(env: Mapping[str, str]) -> Iterator[Candidate]:
 
 
 def _running(runtime: Path, notebook: str) -> list[Path]:
-    """Files of every server of this user that may run; first those that serve the folder of `notebook`."""
+    """Runtime files of this user's servers that may be running; first those that serve the folder of `notebook`."""
     paths = [*sorted(runtime.glob("nbgen-*.json")), *sorted(runtime.glob("jpserver-*.json"))]
     entries = {path: entry for path in paths if (entry := _read(path)) and not _gone(entry)}
     return sorted(entries, key=lambda path: not _serves(entries[path], notebook))
 
 
 def _gone(entry: dict[str, Any]) -> bool:
-    """Whether its server is not here any more, or never was: whoever has its port now is not to be shown its key."""
+    """Whether the server no longer runs here, or ran elsewhere: whoever has its port now must not get its key."""
     parts, here = urlsplit(str(entry.get("url", ""))), socket.gethostname()
     if parts.scheme != "http+unix" and parts.hostname not in (*LOOPBACK, here.lower()):
         return False
@@ -172,13 +172,13 @@ def _gone(entry: dict[str, Any]) -> bool:
 
 
 def _runs(pid: Any) -> bool:
-    """Whether this user has such a process, where that can be told."""
+    """Whether this user has a process of this id; True if the file has none."""
     try:
         os.kill(pid, 0)
     except OSError:
         return False
     except TypeError:
-        return True  # a file need not tell it
+        return True  # a file may lack it
     return True
 
 
@@ -188,7 +188,7 @@ def _serves(entry: dict[str, Any], notebook: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A file that is gone or half-written is no candidate."""
+    """The entry in a runtime file; None if the file is gone or half-written."""
     try:
         entry = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

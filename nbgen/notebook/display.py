@@ -1,6 +1,6 @@
 """Output that changes in place: in a notebook through a display id, in a terminal or a console by printing.
 
-Knows where it shows something, not what: callers hand it text.
+Knows where output is shown, not what it says: callers give the text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
 UPDATE_SECONDS = 0.1
-#: Whose classes show themselves well enough: a schema may be a date.
+#: Modules whose classes need no table, as they show themselves well enough: a schema may be a date.
 PLAIN = ("builtins", "datetime", "decimal", "uuid")
-#: Programs in Python number their messages; pages have a random id for each.
+#: The end of a message id from a client in Python, which numbers its messages; pages use random ids.
 _NUMBERED = re.compile(r"_\d+$")
 
 
@@ -34,14 +34,14 @@ def in_notebook() -> bool:
 
 
 def in_page() -> bool:
-    """Whether a page has asked the kernel, and no program in Python: a console, papermill, nbconvert, Voilà."""
+    """Whether a page sent the request, and no client in Python, such as a console, papermill, nbconvert or Voilà."""
     return in_notebook() and not _NUMBERED.search(_asked().get("header", {}).get("msg_id", ""))
 
 
 def in_console() -> bool:
-    """Whether a console has asked the kernel: Jupyter's, Qt's or Spyder's, which never change what they have shown.
+    """Whether a console sent the request: Jupyter's, Qt's or Spyder's, which never change output they have shown.
 
-    They answer `input()`; programs that run whole notebooks do not.
+    Consoles allow `input()`; programs that run whole notebooks do not.
     """
     return in_notebook() and not in_page() and bool(_asked().get("content", {}).get("allow_stdin"))
 
@@ -52,12 +52,12 @@ def in_report() -> bool:
 
 
 def can_change() -> bool:
-    """Whether what a cell has shown can be changed."""
+    """Whether output that a cell has shown can be changed later."""
     return in_notebook() and not in_console()
 
 
 def _asked() -> dict[str, Any]:
-    """The message that the kernel is at."""
+    """The request message that the kernel is handling."""
     kernel = _kernel()
     return kernel.get_parent() if hasattr(kernel, "get_parent") else {}
 
@@ -69,23 +69,23 @@ def _kernel() -> Any:
 
 
 def _captured() -> bool:
-    """Whether a widget takes what is shown now, as in `with Output():` or under `interact`. It hears of no changes."""
+    """Whether a widget captures output now, as in `with Output():` or `interact`. It misses later changes of output."""
     widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
     asked = _asked().get("header", {}).get("msg_id", "")
     return bool(asked) and any(getattr(each, "msg_id", "") == asked for each in list(widgets.values()))
 
 
 def _held(bundle: dict[str, Any], metadata: dict[str, Any] | None) -> tuple[dict[str, Any], ...]:
-    """The `outputs` of an Output widget that shows this."""
+    """The value for `outputs` of an Output widget that shows this."""
     return ({"output_type": "display_data", "data": bundle, "metadata": metadata or {}},)
 
 
 class Output:
-    """One output of the cell that runs, shown once and replaced after that; `add` shows it another time."""
+    """One output of the running cell, shown once and replaced from then on; `add` shows it in one more place."""
 
     def __init__(self) -> None:
         self._handle: DisplayHandle | None = None
-        #: Where a widget takes what is shown: one of our own in it, which can be changed.
+        #: Where a widget captures the output: an Output widget of our own inside it, which can be changed.
         self._inner: Any = None
 
     @property
@@ -93,7 +93,7 @@ class Output:
         return self._handle is not None or self._inner is not None
 
     def show(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-        """In place of what was shown, wherever that was."""
+        """Show this, in place of the earlier content wherever that was shown."""
         if not self.shown:
             self.add(bundle, metadata)
             return
@@ -103,7 +103,7 @@ class Output:
             self._inner.outputs = _held(bundle, metadata)
 
     def add(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-        """One more output of the cell that runs, which changes together with those of before."""
+        """Add one more output to the running cell, which changes together with the earlier ones."""
         from IPython.display import DisplayHandle, display
 
         if _captured():
@@ -118,7 +118,7 @@ class Output:
 class Answer:
     """A model's text while it streams: Markdown in a notebook, plain text in a terminal or a console.
 
-    With `table` it is a schema's object, which a notebook shows as a table that fills.
+    With `table` it is the JSON of a schema's object, which a notebook shows as a table that fills.
     """
 
     def __init__(self, table: bool = False) -> None:
@@ -128,12 +128,12 @@ class Answer:
         self._next = 0.0
 
     def begin(self) -> None:
-        """Take a place among the outputs before there is any text."""
+        """Reserve the output's place in the cell before there is any text."""
         if self._output is not None:
             self._output.show({"text/plain": "…"})
 
     def update(self, result: Result, new: str) -> None:
-        """Show the text so far, which `new` has just ended."""
+        """Show the text so far; `new` is its newest part."""
         if self._output is None:
             print(visible(new), end="", flush=True)
         elif time.monotonic() >= self._next:
@@ -141,12 +141,12 @@ class Answer:
             self._next = time.monotonic() + UPDATE_SECONDS
 
     def clear(self) -> None:
-        """Take it away: the finished value shows itself."""
+        """Remove the text, as the finished value shows itself."""
         if self._output is not None and self._output.shown:
             self._output.show({"text/plain": ""})
 
     def finish(self, result: Result, error: BaseException | None = None) -> None:
-        """Show all of it, and a line about it: its numbers, or an error that nothing else shows. May be said again."""
+        """Show the whole answer, and below it its numbers, or an error that nothing else shows. May be called again."""
         failed = "" if error is None else f"{type(error).__name__}: {error}"
         caption = failed if result.finish_reason == "error" else result.caption
         if not result.text and not caption:
@@ -164,12 +164,12 @@ class Answer:
 
 
 def forming_bundle(text: str) -> dict[str, str]:
-    """JSON that is still being written, as the table that it will be."""
+    """Unfinished JSON, as the table that it is going to be."""
     return {"text/plain": visible(text), "text/html": html_table(parse_partial(text))}
 
 
 def show_as_table(kind: Any) -> None:
-    """Let objects of a class that was given as a schema show themselves as tables, unless they do so already."""
+    """Have IPython show objects of a schema's class as tables, unless the class has a display of its own."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
@@ -181,7 +181,7 @@ def show_as_table(kind: Any) -> None:
 
 
 class ProgressLine:
-    """One line that says how far something is. In a file or a pipe it is how that begins, and another how it ends."""
+    """A line of progress that changes in place. A file or a pipe gets only its first and its last state."""
 
     def __init__(self) -> None:
         self._output = Output() if can_change() else None
@@ -217,15 +217,15 @@ class ProgressLine:
 
 
 class LoadProgress:
-    """Shows a load's `progress` events on a line that exists only once there is something to say."""
+    """Shows a load's `progress` events on a line, which appears with the first of them."""
 
     def __init__(self, name: str | None = None) -> None:
-        """Without a name, it is that of the step's `model`."""
+        """Without a `name`, the line has the name of the event's `model`."""
         self._name = name
         self._line: ProgressLine | None = None
 
     def __call__(self, step: dict[str, Any] | None) -> None:
-        """The next step; None when loading is over."""
+        """Show the next event's data; None when loading is over."""
         if step is None:
             self.finish()
             return
@@ -245,7 +245,7 @@ class LoadProgress:
 
 
 def muted(text: str) -> str:
-    """A line beside what matters."""
+    """A line in small, pale letters."""
     return f'<div style="opacity: 0.65; font-size: 85%">{html.escape(text)}</div>'
 
 

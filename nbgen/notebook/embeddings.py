@@ -1,4 +1,4 @@
-"""Texts as arrays: embeddings, and what a model makes of each token.
+"""Texts as arrays: embeddings, and a model's hidden state of each token.
 
 Follows OpenAI's embeddings API, and SGLang's `/generate` for hidden states.
 """
@@ -21,7 +21,7 @@ from nbgen.notebook.request import Prompt, of_adapter
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.tokens import tokenize
 
-#: Texts of one call, and of one that answers with the states of all their tokens.
+#: Most texts of one call, and of one call that is answered by the hidden states of all their tokens.
 MOST = 256
 MOST_STATES = 8
 POOLS = {"mean": lambda states: states.mean(axis=0), "last": lambda states: states[-1]}
@@ -32,8 +32,8 @@ HIDDEN_STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states
 def embed(texts: str | Sequence[str], *, pooling: str | None = None, adapter: str = "") -> np.ndarray:
     """The embeddings of texts, float32 `[texts, width]`; of one text `[width]`. Needs an embedding model.
 
-    Any other language model has its hidden states: `pooling="mean"` is their mean over the tokens of each text, "last"
-    that of its last token, neither of them normalised, and `adapter` names a LoRA adapter that has been loaded for it.
+    With any other language model, `pooling` makes them of its hidden states: "mean" is the mean over each text's
+    tokens, "last" the state of its last token, neither of them normalised. `adapter` then names a loaded LoRA adapter.
     Needs a server of nbgen or SGLang.
     """
     several = [texts] if isinstance(texts, str) else _listed(texts)
@@ -58,7 +58,7 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None, adapter: st
 
 @short_traceback
 def hidden_states(prompt: Prompt, *, adapter: str = "") -> np.ndarray:
-    """What the model has made of each token of a text after its last layer and norm, float32 `[tokens, width]`.
+    """The hidden state of each token of a text after the model's last layer and norm, float32 `[tokens, width]`.
 
     A text is taken as it stands; chat messages go through the chat template. `adapter` names a loaded LoRA adapter.
     Needs a server of nbgen or SGLang.
@@ -70,7 +70,7 @@ def hidden_states(prompt: Prompt, *, adapter: str = "") -> np.ndarray:
 
 @contextmanager
 def _adapter_named() -> Iterator[None]:
-    """Around a call: a refusal of SGLang's word for it names the option as it is here."""
+    """Around a call: an error about SGLang's `lora_path` names our option, `adapter`, instead."""
     try:
         yield
     except InvalidRequest as error:
@@ -78,7 +78,7 @@ def _adapter_named() -> Iterator[None]:
 
 
 def _listed(texts: Any) -> list[str]:
-    """What should be texts. Raises InvalidRequest that names the first that is none."""
+    """The texts as a list. Raises InvalidRequest, which names the first item that is no text."""
     if hasattr(texts, "columns"):  # a DataFrame, which iterates over its columns or their names
         raise InvalidRequest("texts are one column of a DataFrame: choose it, frame[…]", field="texts")
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
@@ -91,7 +91,7 @@ def _listed(texts: Any) -> list[str]:
 
 
 def _states_of_texts(client: RemoteClient, texts: Sequence[str], adapter: str) -> Iterator[np.ndarray]:
-    """From a server that cannot pool."""
+    """The hidden states of each text, from a server that cannot pool them."""
     for start in range(0, len(texts), MOST_STATES):
         body = {"text": list(texts[start : start + MOST_STATES]), **HIDDEN_STATES, **of_adapter(adapter)}
         yield from map(_states, client.generate(body))

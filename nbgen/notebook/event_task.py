@@ -1,7 +1,7 @@
-"""Awaited events, read by a task of their own, which closes whatever it has opened, however it is left.
+"""Awaited events, read by a task of their own, which closes the generators that it has opened, however reading ends.
 
-Generators that await each other can be closed by nobody else: at its end a loop closes all of them at once, the inner
-ones before the outer, and each complains. Knows nothing of what the events mean.
+Only such a task can close generators that await each other: at its end an event loop would close all at once, inner
+ones before outer ones, and each would complain. Knows nothing of what the events mean.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import aclosing, suppress
 
 from nbgen.notebook.client import Event
 
-#: What comes after `stop`, and at the end of a loop.
+#: The event after `stop`, or when the event loop ends.
 LEFT: Event = ("left", {})
 
 
 class EventTask:
-    """An iterator of the events, which are read ahead. `stop` may be called on any thread, any number of times."""
+    """An asynchronous iterator of the events, read ahead. Any thread may call `stop`, any number of times."""
 
     def __init__(self, events: AsyncGenerator[Event]) -> None:
         self._came: asyncio.Queue[Event | BaseException] = asyncio.Queue()
@@ -35,18 +35,18 @@ class EventTask:
         return came
 
     def stop(self) -> None:
-        """Have it close what it reads from."""
+        """End the task, which closes the events that it reads."""
         with suppress(RuntimeError):  # the loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def ended(self) -> None:
-        """Return once all is closed."""
+        """Wait until the task has closed the events."""
         if not self._task.done():
             await asyncio.wait([self._task])
 
     async def _read(self, events: AsyncGenerator[Event]) -> None:
         async with aclosing(events):
-            async for event in events:  # it waits nowhere else, so that to cancel it ends every generator
+            async for event in events:  # its only await, so a cancellation reaches every generator
                 self._came.put_nowait(event)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

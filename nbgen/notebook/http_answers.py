@@ -1,7 +1,7 @@
-"""What comes of an HTTP request, of which nothing is kept but what was read.
+"""Responses to HTTP requests, whose memory is freed as soon as they have been read.
 
-An httpx response and its stream know each other, and the request: else all that was sent, media too, stays until Python
-next looks for such circles. Knows no routes.
+An httpx response and its stream refer to each other and to the request: without the `del` all that was sent, media too,
+would stay in memory until Python's next collection of reference cycles. Knows no routes.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +13,7 @@ import httpx
 
 @contextmanager
 def answered(http: httpx.Client, *request: Any, **options: Any) -> Iterator[httpx.Response]:
-    """As `http.stream`."""
+    """Like `http.stream`."""
     response = http.send(http.build_request(*request, **options), stream=True)
     try:
         yield response

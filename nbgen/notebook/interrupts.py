@@ -1,6 +1,6 @@
-"""Ctrl-C while results are put together, which a second Ctrl-C must not lose, and while an event loop waits.
+"""Ctrl-C: a second one must not lose results that are being put together, and a waiting event loop must notice it.
 
-Knows signals; nothing of what ends, nor of what is awaited.
+Knows signals; nothing of the work that they end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-#: How long a loop that waits may take to hear of Ctrl-C.
+#: How long a waiting event loop may take to notice Ctrl-C.
 TICK_SECONDS = 0.1
 
 
 class Interrupts:
-    """A context in which Ctrl-C is heard until `ignore` is called, and not from then on.
+    """A context in which Ctrl-C works until `ignore` is called, and is ignored from then on.
 
-    It does nothing on other threads than the main one, which alone hears Ctrl-C.
+    It does nothing outside the main thread, as no other thread gets Ctrl-C.
     """
 
     def __enter__(self) -> Interrupts:
@@ -34,7 +34,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def ignore(self) -> None:
-        """By a function, not by SIG_IGN, which processes that are started meanwhile would keep."""
+        """Ignore Ctrl-C by a handler, not by SIG_IGN, which processes started meanwhile would inherit."""
         if self._before is not None:
             signal.signal(signal.SIGINT, lambda *_: None)
 
@@ -47,8 +47,8 @@ _waiting: set[asyncio.Task[Any]] = set()
 def waking() -> Iterator[None]:
     """A context in which the running loop wakes up now and then, to notice that ipykernel cancelled the cell's task.
 
-    ipykernel (7.4) does so on a signal, and a loop that waits for a socket does not hear of signals. IPython in a
-    terminal would break off the loop, which closes nothing; here the task is cancelled there, too.
+    ipykernel (7.4) cancels it in a signal handler, and a signal does not wake a loop that waits for a socket. IPython
+    in a terminal would break off the loop, which closes nothing; here the task is cancelled there, too.
     """
     loop, task, terminal = asyncio.get_running_loop(), asyncio.current_task(), _is_broken_off()
     assert task is not None
@@ -72,14 +72,14 @@ def waking() -> Iterator[None]:
 
 
 def _is_broken_off() -> bool:
-    """Whether Ctrl-C would break off the running loop, or did so without us."""
+    """Whether Ctrl-C would break off the running loop if `_cancel` did not handle it."""
     if get_ipython() is None or threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _cancel)
 
 
 def _cancel(*given: Any) -> None:
-    """End what waits in the loop that runs. A second time, and where none runs as in a plain cell, it is Python's."""
+    """Cancel the tasks that wait in the running loop. With none left, or in a plain cell, do what Python does."""
     heard = [task for task in _waiting if task.get_loop().is_running() and not task.cancelling()]
     for task in heard:
         task.cancel()

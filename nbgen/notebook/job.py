@@ -1,6 +1,6 @@
-"""The rows of one `nbgen.map`: each is written, found in the cache or asked, while a line tells how far they are.
+"""Answers the rows of one `nbgen.map`, from the cache or by the server, while a line shows the progress.
 
-Knows how far they are; nothing of what they ask.
+Knows how many rows are done; nothing of what they ask.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Job:
         self._batch = batch
         self._kept = kept
         self._keys: dict[int, str] = {}
-        #: How many rows need not be asked, since their answers are there.
+        #: How many rows an earlier result or the cache has answered.
         self._known = sum(result.finish_reason in DONE for result in work.results)
         self._next_line = 0.0
 
     def run(self, progress: bool, over: Callable[[], None]) -> None:
-        """Answer all open rows. A line says how far they are, and goes at the end. `over` is that of `Batch.run`."""
+        """Answer all open rows. A line shows the progress until the end. `over` is passed to `Batch.run`."""
         line = ProgressLine() if progress and any(self._work.open()) else None
         started = time.monotonic()
 
@@ -44,7 +44,7 @@ class Job:
             tick()
             whole = self._batch.run(self._rows(), self._ended, tick, over)
             self._next_line = 0.0
-            tick()  # what a file has of the line last
+            tick()  # the last state of the line, which output into a file ends with
         finally:
             if line is not None:
                 line.clear()
@@ -65,7 +65,7 @@ class Job:
         return " · ".join(part for part in parts if part), done / total
 
     def _rows(self) -> Iterator[tuple[int, Result]]:
-        """The rows that have to be asked, each of them written when its turn comes."""
+        """The rows to be sent to the server. The prompt of each is made when its turn comes."""
         for number, result in enumerate(self._work.results):
             if result.finish_reason in DONE:
                 self._count(number)
@@ -73,9 +73,9 @@ class Job:
                 yield number, result
 
     def _count(self, number: int) -> None:
-        """Count a row that an earlier result has answered among those that ask the same, in the cache too."""
+        """Have the cache count a row that an earlier result has answered: it numbers the rows that ask the same."""
         if self._kept is not None:
-            with suppress(Exception):  # it has an answer, whatever is wrong with it now
+            with suppress(Exception):  # the row has an answer, even if its prompt fails now
                 self._kept.key(self._work.question(number))
 
     def _is_kept(self, number: int, result: Result) -> bool:

@@ -1,4 +1,4 @@
-"""Any value of a notebook's as JSON that a model reads: numbers as numbers, tables as their rows.
+"""Any value of a notebook as JSON for a model to read: numbers as numbers, tables as their rows.
 
 Knows the types that people compute with; nothing of what the value means.
 """
@@ -15,17 +15,17 @@ import msgspec
 
 from nbgen.notebook.template import missing, with_index
 
-#: What pydantic's models have for it, tables of polars and pyarrow, and arrays and what counts their rows.
+#: Methods that return plain values: of pydantic's models, of polars' and pyarrow's tables, of arrays and indexes.
 CONVERTERS = ("model_dump", "to_dicts", "to_pylist", "tolist")
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON; what has no form there as its `str`, numbers that are none as null."""
+    """A value as JSON; one without a form in JSON as its `str`, NaN and infinities as null."""
     return json.dumps(json.loads(msgspec.json.encode(value, enc_hook=_plainer)), ensure_ascii=False)
 
 
 def _plainer(value: Any) -> Any:
-    """A value that msgspec does not know as one that it may."""
+    """A value that msgspec does not know, as one that it may know."""
     if value is None or isinstance(value, bool | bytes | tuple | list):  # a dictionary's key
         return json_text(value)
     if _labelled(value):
@@ -41,7 +41,7 @@ def _plainer(value: Any) -> Any:
 
 
 def _labelled(value: Any) -> bool:
-    """Whether it is of pandas, and has more than its values to tell."""
+    """Whether it is a DataFrame or Series of pandas with column names or index labels to keep."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(value, pandas.DataFrame | pandas.Series):
         return False
@@ -49,7 +49,7 @@ def _labelled(value: Any) -> bool:
 
 
 def _rows(value: Any) -> Any:
-    """A DataFrame as its rows, a Series by its labels; of labels that only count, nothing."""
+    """A DataFrame as its rows, a Series by its labels, without an index that only counts rows."""
     frame = hasattr(value, "columns")
     if not frame and value.index.is_unique:
         return value.to_dict()
@@ -59,5 +59,5 @@ def _rows(value: Any) -> Any:
 
 
 def _words(value: Any) -> str:
-    """A date of another kind as JSON writes dates; anything else as str() has it."""
+    """A date of an unknown class in ISO format, as msgspec writes dates; anything else by str()."""
     return str(value.isoformat() if hasattr(value, "isoformat") else value)

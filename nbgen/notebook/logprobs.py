@@ -1,4 +1,4 @@
-"""What the model thought of each token of a text: log-probabilities, as a table, as plain values and as a heat map.
+"""The log-probability of each token of a text: as a table, as plain values and as a heat map.
 
 Reads the lists of SGLang's `/generate`. Knows nothing of how they were fetched.
 """
@@ -18,16 +18,16 @@ from nbgen.notebook.shared_characters import BROKEN, completed
 from nbgen.notebook.shown_text import counted, visible
 from nbgen.notebook.table import NO_MATHS
 
-#: Beyond it a perplexity is no number any more.
+#: Largest mean surprise whose exponential, the perplexity, is still a finite float.
 MOST_SURPRISE = 700.0
-#: Tokens of a heat map; the page takes long for more.
+#: Most tokens of a heat map: a page takes long to draw more.
 MOST_SHOWN = 4000
 
-#: Where a heat map has a token without text of its own.
+#: What a heat map shows for a token without text of its own.
 THIN = "\u2009"
-#: Lists of ids that one call of `/detokenize` takes.
+#: Most lists of ids that one call of `/detokenize` takes.
 MOST = 256
-#: `/detokenize`: its answer to a body.
+#: Calls `/detokenize` with a body, and returns its answer.
 Detokenize = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -45,9 +45,9 @@ class Alternative(NamedTuple):
 
 
 class Token(NamedTuple):
-    """One token. `logprob` is natural, None for the first; `top` are the likeliest tokens at its place.
+    """One token. `logprob` is a natural logarithm, None for the first; `top` are the likeliest tokens at its place.
 
-    `piece` stands in the text in place of its own: a character that tokens share comes with the last of these.
+    `piece` takes the place of `text` where tokens share a character, which comes with the last of these tokens.
     """
 
     text: str
@@ -59,7 +59,7 @@ class Token(NamedTuple):
 
     @property
     def written(self) -> str:
-        """What the text has of it."""
+        """The token's part of the whole text."""
         return self.text if self.piece is None else self.piece
 
     @property
@@ -76,7 +76,7 @@ class Logprobs(Sequence[Token]):
 
     @classmethod
     def read(cls, answer: dict[str, Any], generated: bool, detokenize: Detokenize) -> Logprobs:
-        """From the answer of `/generate`, with or without what it wrote."""
+        """From an answer of `/generate`, with the tokens that it `generated` or without."""
         meta = answer["meta_info"]
         tokens = [*_tokens(meta, "input", False), *(_tokens(meta, "output", True) if generated else ())]
         with suppress(NbgenError):  # servers of other kinds may not have it
@@ -91,7 +91,7 @@ class Logprobs(Sequence[Token]):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The text of all tokens."""
         return "".join(token.written for token in self)
 
     @property
@@ -106,13 +106,13 @@ class Logprobs(Sequence[Token]):
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-probability: 1 for a text that could not have been otherwise."""
+        """exp of the mean negative log-probability: 1 for a text of which the model was certain."""
         counted = [token.logprob for token in self if token.logprob is not None]
         surprise = -sum(counted) / len(counted) if counted else math.nan
         return math.inf if surprise > MOST_SURPRISE else math.exp(surprise)
 
     def to_df(self) -> Any:
-        """A pandas DataFrame with a row a token; `top` holds (text, id, probability) of the likeliest ones."""
+        """A pandas DataFrame with a row for each token; `top` holds (text, id, probability) of the likeliest tokens."""
         pandas = import_pandas("to_df")
         rows = [
             {
@@ -132,8 +132,8 @@ class Logprobs(Sequence[Token]):
         return f"<{counted(len(self), 'token')}, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
 
     def _repr_html_(self) -> str:
-        """The text, each token coloured by how likely it was; the alternatives are in its tooltip. Of a long one, the
-        beginning.
+        """The text, each token coloured by how likely it was, with the alternatives in its tooltip. A long text is cut
+        off after `MOST_SHOWN` tokens.
         """
         spans = "".join(_span(token) for token in self._tokens[:MOST_SHOWN])
         scale = "".join(
@@ -159,7 +159,7 @@ def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]
 
 
 def _with_pieces(tokens: list[Token], detokenize: Detokenize) -> list[Token]:
-    """The tokens, with the characters that several of them make together."""
+    """The tokens, each with its `piece` where several of them make a character together."""
     runs = [list(run) for broken, run in groupby(range(len(tokens)), lambda at: BROKEN in tokens[at].text) if broken]
 
     def decode(ids: list[list[int]]) -> list[str]:
@@ -182,7 +182,7 @@ def _span(token: Token) -> str:
 
 
 def _named(id: int, texts: dict[int, str]) -> str:
-    """The token's text, with its id where others of these have the same."""
+    """The token's text, with its id where others of these have the same text."""
     alike = list(texts.values()).count(texts[id]) > 1
     return f"{texts[id]} (id {id})" if alike else texts[id]
 

@@ -1,6 +1,6 @@
-"""The first line of a magic: its words, its help, and what was probably meant by a word that is no option.
+"""The first line of a magic: its words, its help, and what was probably meant by an unknown word.
 
-Knows parsers of arguments; nothing of what the magics do.
+Knows argument parsers; nothing of what the magics do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-#: Words as shells have them, up to the first that begins with a #.
+#: Words as a shell splits them, up to the first that begins with a #.
 _BEFORE_COMMENT = re.compile(r"""(?:\s*+(?!\#)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])++)*+\s*+(?=\#)""")
 
 
 def without_comment(line: str) -> str:
-    """The line up to a comment, as Python and shells have them."""
+    """The line without a comment, which begins with # as in Python and in shells."""
     code = _BEFORE_COMMENT.match(line)
     return line if code is None else code[0]
 
 
 def parsed(magic: Any, line: str) -> Namespace:
-    """As IPython's own, but quotes around a value are not part of it."""
+    """Like IPython's `parse_argstring`, but quotes around a value are not part of the value."""
     try:
         words = shlex.split(line)
         options: Namespace = magic.parser.parse_args(words)
@@ -39,26 +39,26 @@ def parsed(magic: Any, line: str) -> Namespace:
 
 
 def asks_for_help(line: str) -> bool:
-    """Whether one of its words does, and no word of a value in quotes."""
+    """Whether one of the line's words is --help or -h; words within a quoted value do not count."""
     try:
         words = shlex.split(line)
-    except ValueError:  # a quote that is left open, which is said where options are read
+    except ValueError:  # a quote is left open; `parsed` reports it
         return False
     return not {"--help", "-h"}.isdisjoint(words)
 
 
 def help_text(magic: Any) -> str:
-    """All that a magic takes."""
+    """The help of a magic: all that it takes."""
     return str(magic.parser.format_help()).removeprefix("::").strip("\n")
 
 
 def unescaped(text: str) -> str:
-    """A text with the escapes of a Python string that a command line has no other way to give."""
+    """A text with Python's escapes for line break, tab and backslash replaced: a command line has no other way."""
     return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text)
 
 
 def _suggestion(parser: Any, words: list[str], unknown: list[str]) -> str:
-    """What was probably meant by words that are none: an option that is spelt alike or as in Python, a value of several
+    """What was probably meant by unknown words: an option with a similar or a Python spelling, a value of several
     words, or the question.
     """
     known: Mapping[str, Any] = parser._option_string_actions

@@ -37,7 +37,7 @@ from nbgen.notebook.tools import Tools
 
 ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
 TARGETED = ("load", "fix", "connect")
-#: A token may begin with a dash, which would be an option's.
+#: Joins --token and its value by "=": a token may begin with a dash and would be taken for an option.
 _TOKEN = re.compile(r"--token\s+(?=\S)")
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed", "stop"),
@@ -81,7 +81,7 @@ class NbgenMagics(Magics):
             print(help_text(self.manage))
             return None
         if line.strip() and not line.lstrip().startswith("-"):
-            _check_action(line.split()[0])  # before a question's words are taken for arguments
+            _check_action(line.split()[0])  # before the words of a question are parsed as arguments
         options = parsed(self.manage, _TOKEN.sub("--token=", line))
         _check_action(options.action)
         for name, action in (("quantization", "load"), ("token", "connect")):
@@ -191,7 +191,7 @@ class NbgenMagics(Magics):
             raise InvalidRequest(f"{error} Nothing was sent; --raw leaves braces as they are.") from None
 
     def _keep(self, value: Any, name: str | None) -> None:
-        """As `_` and `Out[n]`, without being displayed a second time."""
+        """Store the value as `_`, `Out[n]` and under `name`, without displaying it a second time."""
         self.shell.displayhook.update_user_ns(value)
         if name:
             self.shell.user_ns[name] = value
@@ -217,7 +217,7 @@ class NbgenMagics(Magics):
         return session.status()
 
     def _fix(self, number: str | None) -> None:
-        """The model's advice, and its code in the next cell."""
+        """Show the model's advice, and put its code into the next cell."""
         if number and not number.isdecimal():
             raise UsageError(f"%nbgen fix {number}: not the number of a cell")
         try:
@@ -234,7 +234,7 @@ class NbgenMagics(Magics):
 
 
 def _names(shell: Any) -> dict[str, Any]:
-    """The names that whoever called the magic sees: a function's own come before the notebook's."""
+    """The variables that the magic's caller sees: those of a calling function take precedence over the notebook's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("nbgen", "IPython"):
         frame = frame.f_back
@@ -242,7 +242,7 @@ def _names(shell: Any) -> dict[str, Any]:
 
 
 def _named(option: str, name: str, names: Mapping[str, Any]) -> Any:
-    """The variable of this name, or what Python itself calls so."""
+    """The variable or builtin of this name."""
     known = {**vars(builtins), **names}
     if name not in known:
         alike = difflib.get_close_matches(name, names, 1)
@@ -261,7 +261,7 @@ def _schema(name: str, names: Mapping[str, Any]) -> Any:
 
 
 def show(answer: TextStream) -> None:
-    """Stream an answer into the cell's output. Ctrl-C ends it on the server; what has come stays there."""
+    """Stream an answer into the cell's output. Ctrl-C ends it on the server; the text so far stays in the output."""
     shown = Answer(table=answer.result.schema is not None)
     try:
         for text in answer:
@@ -272,7 +272,7 @@ def show(answer: TextStream) -> None:
 
 
 def _in_background(answer: TextStream) -> BackgroundRun:
-    """A terminal is left alone: its prompt is there again."""
+    """Run the answer in the background. A terminal shows nothing of it, as it is back at its prompt."""
     if not can_change():
         return BackgroundRun(answer, lambda result, text: None, lambda result, error: None)
     shown = Answer(table=answer.result.schema is not None)
@@ -281,7 +281,7 @@ def _in_background(answer: TextStream) -> BackgroundRun:
 
 
 def register(shell: Any) -> None:
-    """Add the magics and their completion to `shell`; a second time changes nothing."""
+    """Add the magics and their completion to `shell`; a second call changes nothing."""
     if "NbgenMagics" in shell.magics_manager.registry:
         return
     magics = NbgenMagics(shell)
@@ -304,10 +304,10 @@ def unregister(shell: Any) -> None:
 
 
 def one_line(lines: list[str]) -> list[str]:
-    """A cell of one line as the magics are to hear of it.
+    """An input transformer for cells of one line, before IPython looks for magics.
 
-    `%%nbgen …` gets a body, without which IPython calls no magic. A question after `%nbgen` loses its mark, which asks
-    IPython for help.
+    `%%nbgen …` gets a body, without which IPython calls no cell magic. A question after `%nbgen` loses its question
+    mark, which IPython would take as a request for help.
     """
     first, *rest = lines or [""]
     words = first.split()
@@ -319,7 +319,7 @@ def one_line(lines: list[str]) -> list[str]:
     return [first.rstrip("? \n") + "\n"] if asked else lines
 
 
-#: So that a terminal does not take the first line of a cell for all of it.
+#: IPython then skips it to decide if a cell is complete; else a terminal would take the first line for the whole cell.
 one_line.has_side_effects = True  # type: ignore[attr-defined]
 
 
@@ -330,5 +330,5 @@ def _check_action(action: str) -> None:
 
 
 def _short(error: BaseException) -> BaseException:
-    """The error as of what the person wrote, where it is that; else in one line."""
+    """A UsageError for what the user wrote wrong; any other error with its traceback shortened to one line."""
     return UsageError(str(error)) if isinstance(error, InvalidRequest) else shortened(error)

@@ -1,7 +1,7 @@
-"""Images, sounds and videos of a kernel as parts of a message.
+"""Images, sounds and videos as parts of a message.
 
-Takes what people have in notebooks: files, bytes, PIL images, arrays, figures, what IPython displays. Knows nothing of
-servers.
+Takes what people have in notebooks: files, bytes, PIL images, arrays, figures, IPython's display objects. Knows nothing
+of servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Part = dict[str, Any]
 Content = str | list[Part]
 
 _ADDRESS = re.compile(r"(https?://|data:(image|audio|video)/)", re.IGNORECASE)
-#: How files begin that browsers and the server know.
+#: The first bytes of the file types that browsers and the server know.
 _BEGINNINGS = {
     b"\x89PNG": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -44,22 +44,22 @@ _BEGINNINGS = {
     b"\x1aE\xdf\xa3": "video/webm",
 }
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-#: Types of parts that are no text, and what they are called where they cannot be shown.
+#: The types of parts other than text, and the words that stand for them where they cannot be shown.
 KINDS = {"image_url": "image", "audio_url": "audio", "input_audio": "audio", "video_url": "video"}
 
 
 def image_part(image: Any) -> Part:
-    """An image as OpenAI's API takes it. Raises InvalidRequest for what is none."""
+    """An image as OpenAI's API takes it. Raises InvalidRequest for anything else."""
     return {"type": "image_url", "image_url": {"url": _url(image, "image")}}
 
 
 def audio_part(sound: Any) -> Part:
-    """A sound as SGLang's API takes it. Raises InvalidRequest for what is none."""
+    """A sound as SGLang's API takes it. Raises InvalidRequest for anything else."""
     return {"type": "audio_url", "audio_url": {"url": _url(sound, "audio")}}
 
 
 def video_part(video: Any) -> Part:
-    """A video as SGLang's API takes it, frames as JPEG files in one URL. Raises InvalidRequest for what is none."""
+    """A video as SGLang's API takes it, frames as JPEG files in one URL. Raises InvalidRequest for anything else."""
     frames, fps = _frames(video)
     if not frames:
         return {"type": "video_url", "video_url": {"url": _url(video, "video")}}
@@ -100,7 +100,7 @@ def is_content(content: Any) -> bool:
 
 
 def as_text(content: Content) -> str:
-    """The content in words, with names in the places of media."""
+    """The content as text, with words such as `[image]` in place of media."""
     if isinstance(content, str):
         return content
     return "\n".join(
@@ -109,17 +109,17 @@ def as_text(content: Content) -> str:
 
 
 def text_of(content: Content) -> str:
-    """The text alone."""
+    """The content's text, without media."""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def data_url(data: bytes, type: str) -> str:
-    """A file as a URL that holds it."""
+    """A data URL that holds a file's bytes."""
     return f"data:{type};base64,{base64.b64encode(data).decode()}"
 
 
 def _listed(given: Any) -> Iterable[Any]:
-    """One medium alone is a list of one: also an array, which is iterable itself."""
+    """The media as a list; a single one, also an array, which is itself iterable, is a list of one."""
     if given is None:
         return ()
     single = not isinstance(given, Sequence) or isinstance(given, str | bytes) or _is_samples(given)
@@ -186,7 +186,7 @@ def _image(given: Any) -> bytes | None:
 
 
 def _pixels(array: np.ndarray) -> Any:
-    """An image of numbers: `[height, width]` or `[height, width, 1, 3 or 4]`, bytes, or fractions of 1."""
+    """An image from an array `[height, width]` or `[height, width, 1, 3 or 4]` of bytes or fractions from 0 to 1."""
     from PIL import Image
 
     fits = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
@@ -199,7 +199,7 @@ def _pixels(array: np.ndarray) -> Any:
 
 
 def _frames(given: Any) -> tuple[Sequence[Any], float | None]:
-    """A video's frames and their number in a second: `[time, height, width, 1, 3 or 4]`, images, or a pair of both."""
+    """A video's frames, from `[time, height, width, 1, 3 or 4]` or images, and frames per second if given in a pair."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Real):
         frames, fps = _frames(given[0])[0], float(given[1])
         if not frames or not 0 < fps < math.inf:
@@ -231,7 +231,7 @@ def _png(image: Any) -> bytes:
 
 
 def _usual(image: Any) -> Any:
-    """An image of bytes. One of wider numbers is read as an array of them is: Pillow would cut them off."""
+    """An image of bytes. One of wider numbers is converted like an array, for Pillow would clip the numbers."""
     if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
         return image
     return _pixels(np.asarray(image)) if image.mode[0] in "IF" else image.convert("RGB")
@@ -245,7 +245,7 @@ def _is_samples(given: Any) -> bool:
 
 
 def _sound(given: Any) -> bytes | None:
-    """A WAV file of `(samples, rate)`: `[time]` or `[channels, time]`, numbers of -1 to 1, or integers of 16 bits."""
+    """A WAV file of `(samples, rate)`: `[time]` or `[channels, time]`, floats from -1 to 1 or 16-bit integers."""
     if not _is_samples(given):
         return None
     samples, rate = np.atleast_2d(as_array(given[0])), given[1]
@@ -256,7 +256,7 @@ def _sound(given: Any) -> bytes | None:
 
 
 def wav(samples: np.ndarray, rate: int) -> bytes:
-    """A WAV file of 16 bits: numbers `[time]` or `[time, channels]` of -32768 to 32767, at `rate` Hz."""
+    """A 16-bit WAV file of samples `[time]` or `[time, channels]` from -32768 to 32767, at `rate` Hz."""
     with wave.open(file := io.BytesIO(), "wb") as written:
         written.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
         written.setsampwidth(2)

@@ -1,4 +1,4 @@
-"""Which models the server can be asked for, as a list that shows itself as a table."""
+"""The models that the server serves or can load, as a list that shows itself as a table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nbgen.notebook.table import html_table, markdown_table
 
 
 class Models(list[dict[str, Any]]):
-    """Entries in OpenAI's shape, and the state of the one that the server is configured to serve."""
+    """Entries in OpenAI's shape, and the state of the model that the server is configured to serve."""
 
     def __init__(self, entries: list[dict[str, Any]], model: dict[str, Any]) -> None:
-        """`model` is what the server says of the one that it is configured to serve."""
+        """`model` is what the server reports of the model that it is configured to serve."""
         served = {entry.get("id") for entry in entries}
         others = [name for name in model.get("loadable", ()) if name not in served]
         super().__init__([*entries, *({"id": name, "object": "model"} for name in others)])
@@ -34,7 +34,7 @@ class Models(list[dict[str, Any]]):
 
 
 def place(model: str | PathLike[str] | None) -> str | None:
-    """A model's name as the server knows it: a folder by its full path, for the server runs in another one."""
+    """A model's name as the server needs it: a folder gets its full path, for the server runs in another folder."""
     if model is None:
         return None
     if not isinstance(model, str | PathLike) or not str(model).strip():

@@ -1,6 +1,6 @@
-"""The monitor as a widget: which model is loaded, what it takes and how fast it is, while one looks.
+"""The monitor as a widget: a live view of the loaded model, its memory and its speed.
 
-The browser asks the server itself where it can, also while the kernel works; else this kernel asks for it. Knows no
+The browser asks the server itself where it can, also while the kernel is busy; else this kernel asks for it. Knows no
 pixels.
 """
 
@@ -44,7 +44,7 @@ class Monitor(ServerWidget):
             return f"<monitor: {error}>"
 
     def _receive(self, message: dict[str, Any]) -> None:
-        """What the page asks of the kernel; it may come on any thread and must not hold up the next."""
+        """Handle a request of the page. It may come on any thread, and must not block the next one."""
         asked = str(message.get("type"))
         work = {"look": self._look, "load": self._load, "unload": self._unload, "stop": self._stop}.get(asked)
         if work is not None:

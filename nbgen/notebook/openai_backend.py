@@ -24,7 +24,7 @@ NAMES = {name: name for name in (*_SAME, *_ALSO)} | {
     "sampling_seed": "seed",
     "json_schema": "response_format",
 }
-#: What a chat has besides sampling options.
+#: The fields of a chat besides sampling options, by our names.
 CHAT = {
     "messages": "messages",
     "tools": "tools",
@@ -62,7 +62,7 @@ class OpenAIBackend:
 
 
 class OpenAIReader(Words):
-    """Chunks, then the reason, then the usage, then `[DONE]`. Calls come in pieces, and are told whole at the end."""
+    """Reads chunks, then the finish reason, the usage, `[DONE]`. Tool calls come in pieces; the end has them whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class OpenAIReader(Words):
 
     def feed(self, event: sse.Event) -> list[Event]:
         if event.data.strip() == "[DONE]":
-            reason, self._reason = self._reason, None  # which `end` would tell again
+            reason, self._reason = self._reason, None  # else `end` would give it again
             return self.done(reason)
         chunk = parse_object(event.data)
         if chunk.get("error"):
@@ -105,7 +105,7 @@ class OpenAIReader(Words):
 
 
 def _format(schema: str) -> dict[str, Any]:
-    """Without what only nbgen and llguidance read."""
+    """The schema as `response_format`, without the keys that only nbgen and llguidance read."""
     kept = {name: value for name, value in json.loads(schema).items() if name not in SPACED}
     wanted = {"name": "answer", "schema": kept, "strict": True}
     return {"type": "json_schema", "json_schema": wanted}

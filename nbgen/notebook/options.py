@@ -1,6 +1,6 @@
 """The options of an answer with their types, for type checkers, and a line about each, for help.
 
-Names are those of SamplingParams, which checks them and says what they are where they are left out.
+Names are those of SamplingParams, which checks the options and has their defaults.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 
 class SamplingOptions(TypedDict, total=False):
-    """How to choose tokens and when to stop."""
+    """Options for how tokens are chosen and when the answer ends."""
 
     max_new_tokens: Annotated[int | None, "the longest answer, in tokens; None is as long as the context holds"]
     min_new_tokens: Annotated[int, "so many tokens come before the answer may end"]
@@ -39,7 +39,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class Options(SamplingOptions, total=False):
-    """These, and what goes with a question."""
+    """The sampling options, and those that are sent beside a question."""
 
     adapter: Annotated[str, "the name of a LoRA adapter that is loaded"]
     images: Annotated[Any, "an image or several: paths, bytes, arrays, PIL images, figures, data URLs"]
@@ -51,7 +51,7 @@ class Options(SamplingOptions, total=False):
     logit_processor: Annotated[Any, "code that changes the scores before each token: see nbgen.logit_processor"]
 
 
-#: What is said of each.
+#: The line about each option.
 LINES: dict[str, str] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Options, include_extras=True).items()
 }

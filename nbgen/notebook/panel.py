@@ -1,6 +1,6 @@
-"""What every panel of nbgen is as a widget: the way to its JavaScript, and the traits that it reads.
+"""The base class of nbgen's panels: a widget that loads its JavaScript, and the traits which that reads.
 
-The text of an answer lives on the server and never in a trait; nor does a token. Knows nothing of pixels.
+The text of an answer lives on the server and never in a trait; nor does an access token. Knows nothing of pixels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Panel(ServerWidget):
     """A widget whose answers the browser reads from the server itself, or through this kernel where it cannot."""
 
     _esm = STATIC / "loader.js"
-    #: Its name for people, and what they can use where there is no page.
+    #: Its name in messages, and what users can call instead where no page shows it.
     title = "This panel"
     instead = ""
 
@@ -41,7 +41,7 @@ class Panel(ServerWidget):
     height = traitlets.Int(440, min=220, help="Height in pixels.").tag(sync=True)
 
     def __init__(self, *, servers: Sequence[AnyClient] = (), lasting: str = "", **traits: Any) -> None:
-        """`servers` are those that runs may name beside the kernel's own; `lasting`, a chat that others find again."""
+        """Runs may name `servers` beside the kernel's own. `lasting` is a chat that a later kernel can find again."""
         try:
             super().__init__(server_id=_server_id(), code=PanelCode.shared(), **traits)
         except traitlets.TraitError as error:
@@ -79,7 +79,7 @@ class Panel(ServerWidget):
         return f"{self.title} needs a notebook. {self.instead}"
 
     def _ends_here(self, body: dict[str, Any]) -> bool:
-        """Whether a run that Python starts can be read by this kernel alone: pages may reach the server themselves."""
+        """Whether only this kernel can read a run that Python starts, as pages do not reach the server themselves."""
         return self.transport == "comm" and self._runs.ends_here(body)
 
     def _written(self) -> Bundle:
@@ -96,14 +96,14 @@ class Panel(ServerWidget):
                 return  # the transcript stays as it is until the server is there again
 
     def _write_another(self) -> None:
-        """The panel shows another conversation, which may be a new one."""
+        """Start the transcript anew, for the panel shows another conversation, maybe a new one."""
         with self._writing:
             self._transcript.clear()
         self._write_down()
 
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
-        if kind == "begun":  # by one page; all are told, and look up what they do not know
+        if kind == "begun":  # one page has begun a run: tell all, which fetch what they lack
             self.send(message)
         elif kind == "expand":
             self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
@@ -114,7 +114,7 @@ class Panel(ServerWidget):
 
 
 def _expanded(text: str) -> dict[str, str]:
-    """The text with its `{{…}}` filled in from the user's variables, or the text and why not."""
+    """The text with its `{{…}}` filled in from the user's variables, or the text as it was and the error."""
     shell = get_ipython()
     try:
         return {"text": fill(text, shell.user_ns if shell else {})}
@@ -124,7 +124,7 @@ def _expanded(text: str) -> dict[str, str]:
 
 
 def _server_id() -> str:
-    """Of the server that is there already; a private one starts meanwhile, and the panel goes through the kernel."""
+    """The id of a running server. If there is none, it is empty: a private one starts, and the kernel relays."""
     try:
         return str(session.default_client(start=False).hello()["server_id"])
     except ServerNotFound:
@@ -133,5 +133,5 @@ def _server_id() -> str:
 
 
 def _start_server() -> None:
-    with suppress(NbgenError):  # whatever is asked first says that there is none
+    with suppress(NbgenError):  # the first request reports it
         session.default_client()

@@ -1,6 +1,6 @@
-"""The panels' JavaScript and CSS as a widget of its own, which every panel of a kernel names.
+"""The panels' JavaScript and CSS as a widget of its own, to which every panel of a kernel refers.
 
-anywidget sends its code with each widget, and notebooks save it with each. This one is sent and saved once, and a page
+anywidget sends its code with each widget, and notebooks save it with each. This code is sent and saved once, and a page
 runs it once. Knows nothing of what the code does.
 """
 
@@ -16,7 +16,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 class PanelCode(Widget):
-    """What `js/src/loader.js` looks for: an ES module whose default export renders as anywidget's do, and its style."""
+    """What `js/src/loader.js` loads: an ES module whose default export has anywidget's `render`, and its CSS."""
 
     javascript = traitlets.Unicode().tag(sync=True)
     css = traitlets.Unicode().tag(sync=True)
@@ -25,7 +25,7 @@ class PanelCode(Widget):
 
     @classmethod
     def shared(cls) -> PanelCode:
-        """That of this kernel; another one where `Widget.close_all()` has closed it."""
+        """The one of this kernel; a new one if `Widget.close_all()` has closed it."""
         if cls._shared is None or cls._shared.comm is None:
             javascript, css = ((STATIC / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css"))
             cls._shared = cls(javascript=javascript, css=css)

@@ -1,4 +1,4 @@
-"""The value of JSON that is still being written: what is there so far, with open ends closed.
+"""The value of JSON that is still being written: the text so far, with open strings and brackets closed.
 
 Knows the grammar of RFC 8259 as far as brackets, strings and commas go.
 """
@@ -12,13 +12,13 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def parse_partial(text: str) -> Any:
-    """The value as far as it is known; None before it begins, and for what is no JSON."""
+    """The value as far as it is known; None before it begins, and for a text that is no JSON."""
     end, brackets, open_brackets, in_string = _scan(text)
     whole = text.rstrip("\\") + '"' * in_string + _closed(open_brackets)
     for attempt in (whole, text[:end] + _closed(brackets)):
         try:
             return json.loads(attempt)
-        except (ValueError, RecursionError):  # the latter, of what is nested too deep
+        except (ValueError, RecursionError):  # RecursionError: nested too deep
             continue
     return None
 
@@ -28,7 +28,7 @@ def _closed(brackets: list[str]) -> str:
 
 
 def _scan(text: str) -> tuple[int, list[str], list[str], bool]:
-    """Where the last whole item ends and the closers it needs; those of the end; whether a string is open there."""
+    """The last whole item's end and the closers needed there; the closers at the end; if a string is open there."""
     end, needed, brackets, in_string, escaped = 0, list[str](), list[str](), False, False
     for place, letter in enumerate(text):
         if in_string:

@@ -1,6 +1,6 @@
-"""The server that this process uses, told to the processes that it starts by the environment that they inherit.
+"""Passes the server that this process uses on to its child processes, by the environment that they inherit.
 
-Knows the variables and what stood in them before; nothing of how a server is chosen or found.
+Knows the variables and their earlier values; nothing of how a server is chosen or found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 NAMES = ("NBGEN_URL", "NBGEN_TOKEN", "NBGEN_KIND", "NBGEN_MODEL")
 
-#: What is told now, by its variables, and what stood in these before.
+#: The variables' values that are passed on now, and their values before.
 _told: dict[str, str] = {}
 _before: dict[str, str | None] = {}
 
@@ -26,7 +26,7 @@ def tell(client: Any) -> None:
 
 
 def take_back(url: str | None = None) -> None:
-    """Leave the variables as they were; with `url` only if it is that server's that is told."""
+    """Restore the variables' earlier values; with `url`, only if it is that server which is passed on."""
     if url is not None and _told.get("NBGEN_URL") != url:
         return
     before = own_environment()
@@ -39,7 +39,7 @@ def take_back(url: str | None = None) -> None:
 
 
 def own_environment() -> dict[str, str]:
-    """What this process itself was told: its environment without what it tells others."""
+    """The environment that this process was given: without the values that it passes on."""
     own = dict(os.environ)
     for name in [name for name, value in _told.items() if own.get(name) == value]:
         before = _before[name]

@@ -1,6 +1,6 @@
-"""The client of a private server: where the server refers to its log, what the log says comes along.
+"""The client of a private server: adds the end of the server's log to errors that refer to the log.
 
-Nobody else knows where that log is, and it ends with the process. Knows the log's file and the shape of errors.
+Nobody else knows where the log is, and it is deleted with the process. Knows the log's file and the shape of errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PrivateClient(Client):
         return {**super().model(), "log": str(self._log)}
 
     async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """As any client's."""
+        """Like `Client.arun`, with the log's end in errors."""
         async with aclosing(super().arun(body)) as events:
             async for event in events:
                 yield self._explained(event)

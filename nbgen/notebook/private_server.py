@@ -1,7 +1,7 @@
-"""An nbgen server of this kernel's own, for where no Jupyter server has the extension.
+"""An nbgen server for this kernel alone, where no Jupyter server has the extension.
 
-Starts `python -m nbgen` and waits for it; it ends with the kernel, as its standard input does, and its folder with it.
-Knows nothing of what the server does.
+Starts `python -m nbgen` and waits for it. The server ends when the kernel does, as its standard input is closed then,
+and its folder is deleted. Knows nothing of what the server does.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from nbgen.notebook.private_folder import PrivateFolder
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
-#: Bytes that a server's files need of the disk at least.
+#: Bytes of disk that a server's files need at least.
 ROOM = 2**16
 
-#: What this process keeps servers running by. In a fork it would keep them from ending with this process, or by `stop`.
+#: The pipes that keep servers running. A fork must close its copies, else they outlive this process and `stop`.
 _inputs: WeakSet[IO[bytes]] = WeakSet()
 os.register_at_fork(after_in_child=lambda: [held.close() for held in list(_inputs)])
 
@@ -49,7 +49,7 @@ class PrivateServer:
     ) -> None:
         """`options` are those of the server's application, as `jupyter nbgen --help-all` lists them.
 
-        `folder` is the server's from now on, None: a new one. Raises ServerNotFound where none can be started.
+        The server takes over `folder` (None: a new one). Raises ServerNotFound where no server can be started.
         """
         with _in_words():
             self._folder = folder or PrivateFolder()
@@ -67,7 +67,7 @@ class PrivateServer:
             self.client = self._answering(waiting)
         finally:
             if self.client is None:
-                self._process.kill()  # it hears of nothing before it has begun
+                self._process.kill()  # before it has begun, it does not notice that its standard input is closed
                 self.stop()
 
     @property
@@ -104,7 +104,7 @@ class PrivateServer:
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self._log.open("wb") as log:
-            log.write(bytes(ROOM))  # where there is none for an address, none would come
+            log.write(bytes(ROOM))  # fails at once on a full disk, where the server could not write its address
             log.seek(0)
             log.truncate()
             process = subprocess.Popen(
@@ -121,7 +121,7 @@ class PrivateServer:
         return process
 
     def _answering(self, waiting: Callable[[int], None]) -> PrivateClient:
-        """A client, as soon as the server answers. Raises ServerNotFound with its last words."""
+        """A client, as soon as the server answers. Raises ServerNotFound with the end of its log."""
         started, shown = time.monotonic(), 0
         while (seconds := time.monotonic() - started) < START_SECONDS and self.running:
             if client := self._connect():
@@ -134,7 +134,7 @@ class PrivateServer:
         raise ServerNotFound(f"the nbgen server {why}:\n{last_words(self._log)}")
 
     def _connect(self) -> PrivateClient | None:
-        """The server leaves its address and key in the folder that only this user can read."""
+        """A client, if the server has written its address and key into its folder, which only this user can read."""
         for path in self._folder.path.glob("nbgen-*.json"):
             try:
                 entry = json.loads(path.read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ class PrivateServer:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """Around a start: what the machine refuses."""
+    """Around a start: raises what the operating system refuses as ServerNotFound."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,7 @@ def _command(chosen: Mapping[str, object]) -> list[str]:
         "ServerApp.port_retries": 0,
         "ServerApp.base_url": "/",
         "ServerApp.open_browser": False,
-        # What the user's configuration may have for a server that others reach.
+        # The user's configuration may set these for a server that others reach.
         "ServerApp.certfile": "",
         "ServerApp.keyfile": "",
         "ServerApp.client_ca": "",
@@ -178,9 +178,9 @@ def _command(chosen: Mapping[str, object]) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """A runtime folder of its own keeps other kernels from finding a server that ends with this one.
+    """The server's environment. Its own runtime folder hides it from other kernels, as it ends with this one.
 
-    It writes its configuration there, too, since a home may be read-only, and reads the user's.
+    The server also writes its configuration there, since a home may be read-only, but still reads the user's.
     """
     from jupyter_core.paths import jupyter_config_dir
 
@@ -188,12 +188,12 @@ def _environment(folder: Path) -> dict[str, str]:
     if not mine.get("JUPYTER_NO_CONFIG"):
         users = [mine.get("JUPYTER_CONFIG_PATH"), jupyter_config_dir()]
         mine["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, users))
-        (folder / "migrated").touch()  # or Jupyter would look for what an IPython of long ago has left
+        (folder / "migrated").touch()  # or Jupyter would migrate files of an old IPython
     return {**mine, "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_CONFIG_DIR": str(folder)}
 
 
 def sizes(**given: int | None) -> dict[str, int]:
-    """Those of a server's options that are given. Raises InvalidRequest for what is no size."""
+    """The server's options that are given. Raises InvalidRequest for one that is no whole number from 1."""
     wanted = {name: size for name, size in given.items() if size is not None}
     for name, size in wanted.items():
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:

@@ -1,7 +1,7 @@
-"""Serve a torch module of this notebook's as a model: `nbgen.register`, and what it gives back.
+"""Serve a torch module of this notebook as a model: `nbgen.register`, and the object that it returns.
 
-The module's graph and weights go into the server's repository, a folder that this user owns; the server loads them
-from there. Knows nothing of torch, which is imported with what writes the folder.
+The module's graph and weights are written into the server's repository, a folder that this user owns; the server loads
+them from there. Knows nothing of torch: `nbgen.module_export`, which writes the folder, imports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RegisteredModel:
         self.name = name
         parts = urlsplit(client.url)
         self.url = f"{parts.netloc}{parts.path.rstrip('/')}"
-        self.headers = dict(client.headers)  # tritonclient writes its own into them
+        self.headers = dict(client.headers)  # a copy, as tritonclient adds its own headers
 
     def __repr__(self) -> str:
         return f"<model {self.name!r}: tritonclient.http.InferenceServerClient({self.url!r}).infer({self.name!r}, …)>"
@@ -74,7 +74,7 @@ def register(
 
 
 def _declared(tensors: Any, field: str) -> Tensors:
-    """What is declared, in Python's own numbers. Raises InvalidRequest for what declares nothing."""
+    """The declared tensors, with dims as Python's integers. Raises InvalidRequest for any other shape."""
     try:
         return {name: (datatype, [*map(operator.index, dims)]) for name, (datatype, dims) in tensors.items()}
     except (AttributeError, TypeError, ValueError):
@@ -84,7 +84,7 @@ def _declared(tensors: Any, field: str) -> Tensors:
 
 @contextmanager
 def _written(repository: Path) -> Iterator[None]:
-    """Around what writes there: a fault of the disk, in words."""
+    """Around writes into the repository: raises a fault of the disk as Unavailable."""
     try:
         yield
     except OSError as error:
@@ -93,18 +93,18 @@ def _written(repository: Path) -> Iterator[None]:
 
 @contextmanager
 def _replaced(folder: Path, client: Client) -> Iterator[Path]:
-    """An empty place for the model's files; where they come to nothing, those that were there before are served on."""
+    """A free path for the model's folder. If loading it fails, the folder that was there before is served again."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as aside:
         before = Path(aside) / folder.name
         if folder.exists():
             folder.rename(before)
         try:
             yield folder
-        except BaseException:  # whatever it was: what cannot be loaded must not stay in the repository
+        except BaseException:  # also Ctrl-C: a model that cannot be loaded must not stay in the repository
             shutil.rmtree(folder, ignore_errors=True)
             if before.exists():
                 before.rename(folder)
-            with suppress(NbgenError):  # there may be nothing to load, of which the server hears so
+            with suppress(NbgenError):  # fails if there was none before, which tells the server that the model is gone
                 client.load_module(folder.name)
             raise
 

@@ -1,6 +1,6 @@
 """A server that is not nbgen, asked through its own dialect: SGLang, Triton, or anything that speaks OpenAI's API.
 
-Offers the client's runs; what only nbgen has is refused in words. Finds out by itself which kind answers.
+Has the methods of nbgen's client; what only nbgen has, they refuse. `open_client` finds out which kind answers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from nbgen.notebook.triton_backend import TritonBackend
 class RemoteClient(Connection):
     """Runs on a server of another kind. `backend` is its dialect."""
 
-    #: It sends nothing while a request waits its turn, or while its model thinks.
+    #: Such a server sends nothing while a request waits its turn, or while its model thinks.
     silence = None
 
     def __init__(self, url: str, token: str, backend: Backend) -> None:
         super().__init__(server_root(url), token)
         self.backend = backend
-        #: What reads each run, until that ends or is cancelled.
+        #: The thread that reads each run, until the run ends or is cancelled.
         self._reading: dict[str, TaskThread] = {}
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
-        """As nbgen would say it."""
+        """The answer that nbgen would give."""
         return {"server_id": "", "model": {"name": self.backend.model, "state": "ready"}, "features": []}
 
     def model(self) -> dict[str, Any]:
-        """What is known: the model's name."""
+        """The model's state, of which only the name is known."""
         return {"state": "ready", "name": self.backend.model, "error": None, "model": None, "status": None}
 
     def models(self) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ class RemoteClient(Connection):
         return RemoteClient(self.url, self.token, type(self.backend)(model))
 
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
-        """As the client of nbgen does. It is read ahead, never outlives its reader, and can be stopped while silent."""
+        """Like `Client.run`. A thread reads ahead, so a silent run can be stopped; the run ends with its reader."""
         run, reader = body.get("id") or uuid.uuid4().hex, self.backend.reader()
         came: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 
@@ -78,7 +78,7 @@ class RemoteClient(Connection):
             thread.cancel()
 
     def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """As `run`, awaited."""
+        """Like `run`, awaited."""
         return self._translated(body, self.backend.reader())
 
     def cancel(self, run: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class RemoteClient(Connection):
         return {"chat": chat, "run": None, "messages": [], "turns": []}
 
     async def _translated(self, body: dict[str, Any], reader: Reader) -> AsyncGenerator[Event, None]:
-        """The events of a run, as nbgen tells them."""
+        """The events of a run, translated into nbgen's."""
         self._check(body)
         yield "run", {"model": self.backend.model}
         async with aclosing(self.astream(self.backend.run(body))) as events:
@@ -147,7 +147,7 @@ class RemoteClient(Connection):
     def _read(self, reader: Reader, event: sse.Event) -> list[Event]:
         try:
             return reader.feed(event)
-        except (AttributeError, LookupError, TypeError, ValueError):  # it is read as what it should be
+        except (AttributeError, LookupError, TypeError, ValueError):  # the reader expects the right shape
             words = f"{self.url} answers in another shape than a server of {self.backend.name}: {event.data:.80}"
             raise NbgenError(words) from None
 
@@ -169,9 +169,9 @@ AnyClient = Client | RemoteClient
 
 
 def open_client(url: str, token: str = "", kind: str = "auto", model: str | None = None) -> AnyClient:
-    """A client of the server at `url`, whatever it is; an address without a scheme is one of http.
+    """A client of the server at `url`, of whatever kind; an address without a scheme means http.
 
-    Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address or no token, and for a `model` that a
+    Raises ServerNotFound, Unauthorized, or InvalidRequest: for an invalid address or token, and for a `model` that a
     server of nbgen has not loaded.
     """
     if kind not in ("auto", *_OPENERS):
@@ -213,7 +213,7 @@ def triton_models(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _nbgen(url: str, token: str, model: str | None) -> Client:
-    """Of the roots that the address may mean, the first that answers."""
+    """A client of the first root that answers, of those that the address may mean."""
     errors: list[NbgenError] = []
     for root in api_roots(url):
         client = Client(root, token)
@@ -227,7 +227,7 @@ def _nbgen(url: str, token: str, model: str | None) -> Client:
 
 
 def _of_model(client: AnyClient, model: str | None) -> AnyClient:
-    """The client. A server of nbgen answers with the model that it has loaded, whichever is named."""
+    """The client. Raises InvalidRequest for a `model` that an nbgen server has not loaded: it answers with its own."""
     if model and isinstance(client, Client) and model != (has := client.hello().get("model", {}).get("name")):
         client.close()
         raise InvalidRequest(
@@ -259,7 +259,7 @@ def _remote(
     token: str,
     model: str | None,
 ) -> RemoteClient:
-    """Of another kind, asked for `model`, None: for what is `found` to be served there."""
+    """A client of another kind of server, for `model`; None: for the one that `found` says is served there."""
     client = RemoteClient(url, token, backend(model or ""))
     try:
         served = found(client)
@@ -273,7 +273,7 @@ def _remote(
     return client
 
 
-#: By a server's kind, in the order in which they are tried.
+#: What opens a client, by the server's kind, in the order in which "auto" tries them.
 _OPENERS: dict[str, Callable[[str, str, str | None], AnyClient]] = {
     "nbgen": _nbgen,
     "sglang": partial(_remote, SGLangBackend, _of_sglang),

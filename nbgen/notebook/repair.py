@@ -1,4 +1,4 @@
-"""`%nbgen fix`: what to ask about a cell that failed. Knows the words of the question only."""
+"""`%nbgen fix`: the question about a cell that failed. Knows the words of the question only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The body of a run: messages or text from what a person writes, and options checked before anything is sent.
+"""The body of a run: messages or a text, from what a person writes, and options, checked before anything is sent.
 
 Names and ranges of options belong to SamplingParams.
 """
@@ -18,10 +18,10 @@ from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.notebook.turns import NAMES
 from nbgen.sampling_params import SamplingParams, WrongType
 
-#: Of a message; calls and their results have more than others.
+#: The keys that a message may have; `tool_calls` and `tool_call_id` are for calls and their results.
 MEMBERS = {"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"}
 Prompt = str | Sequence[Mapping[str, Any]]
-#: What a refusal says of JSON, as Python calls it.
+#: Python's names for JSON's types in error messages.
 IN_PYTHON = {"null": "None", "array": "list", "object": "dict"}
 
 
@@ -33,9 +33,9 @@ def run_body(
     media: list[Part] | None = None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What `POST runs` takes. A text is a user's message, or is continued as it stands (`complete`).
+    """The body of `POST runs`. A text is a user's message, or is continued as it stands (`complete`).
 
-    `media` are parts that go with the last message, or with the text.
+    `media` are parts that are added to the last message, or to the text.
     """
     body = asked(prompt, complete=complete, system=system, media=media)
     return {**body, "params": (sampling_options if complete else chat_options)(options)}
@@ -44,7 +44,7 @@ def run_body(
 def asked(
     prompt: Prompt, *, complete: bool = False, system: str | None = None, media: list[Part] | None = None
 ) -> dict[str, Any]:
-    """The part of a run's body that may differ where options do not: `messages`, or `prompt` and `media`."""
+    """The part of a run's body without its options: `messages`, or `prompt` and `media`."""
     if not complete:
         return {"messages": with_media(chat_messages(prompt, system), media or [])}
     return {"prompt": continued(prompt, system), **({"media": media} if media else {})}
@@ -68,18 +68,18 @@ def question(text: Any, media: list[Part]) -> dict[str, Any]:
 
 
 def beside(adapter: str = "", logit_processor: Any = None) -> dict[str, str]:
-    """What goes with a run beside its prompt and its options, as far as it is given."""
+    """The parts of a run's body beside prompt and options, as far as they are given."""
     code = "" if logit_processor is None else processor_text(logit_processor)
     return {name: text for name, text in (("adapter", adapter), ("logit_processor", code)) if text}
 
 
 def of_adapter(adapter: str) -> dict[str, str]:
-    """A LoRA adapter's name as SGLang's API has it, if there is one."""
+    """A LoRA adapter's name as SGLang's API takes it, if one is given."""
     return {"lora_path": adapter} if adapter else {}
 
 
 def processor_text(processor: Any) -> str:
-    """A logit processor as the API takes it. Raises InvalidRequest for what is none."""
+    """A logit processor as the API takes it. Raises InvalidRequest for any other value."""
     try:
         return wire(processor)
     except (ValueError, AttributeError, TypeError) as error:
@@ -100,7 +100,7 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
 
 
 def system_turn(system: str | None) -> list[dict[str, Any]]:
-    """The message that a system prompt is, where there is one. Raises InvalidRequest for what is no text."""
+    """A system prompt as a list of one message, or of none. Raises InvalidRequest if it is no text."""
     if system and not is_content(system):
         raise InvalidRequest(f"system is a text, got {type(system).__name__}", field="system")
     return [{"role": "system", "content": system}] if system else []
@@ -112,11 +112,11 @@ def _is_message(turn: Mapping[str, Any]) -> bool:
 
 
 def _listed(prompt: Any) -> list[dict[str, Any]]:
-    """What should be messages. Raises InvalidRequest for what people give in place of a list of them."""
+    """The messages as dicts. Raises InvalidRequest for other things that people give in place of a list of messages."""
     takes = "a prompt is a text or a list of messages"
     if isinstance(prompt, Mapping):
         raise InvalidRequest(f"{takes}: put a message alone into a list, [{prompt!r:.80}]")
-    if hasattr(prompt, "columns"):  # which iterates over its columns' names
+    if hasattr(prompt, "columns"):  # a DataFrame, which iterates over its columns' names
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}: nbgen.map asks for each of its rows")
     if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
@@ -129,23 +129,23 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
 
 
 def _said(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn without what OpenAI's clients write of what it has not: null. One that only calls tools has no text."""
+    """A turn without the null fields that OpenAI's clients write. A turn that only calls tools gets an empty text."""
     said = {name: value for name, value in turn.items() if value is not None and (name in MEMBERS or value != [])}
     return {"content": "", **said} if said.get("tool_calls") else said
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As `sampling_options`, but an answer may be as long as the context holds: a turn ends by itself."""
+    """Like `sampling_options`, but an answer may fill the context: the model itself ends its turn."""
     return {"max_new_tokens": None, **sampling_options(options)}
 
 
 def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Checked options, without those that say what is the default anyway."""
+    """The options, checked, without those that have their default value."""
     given = builtin(options)
     if "model" in given:
         raise InvalidRequest("model: all requests go to the model that runs; nbgen.load(…) chooses it", field="model")
     stop = given.get("stop")
-    if stop == "" or (isinstance(stop, list) and "" in stop):  # servers take it for nothing; here it is a mistake
+    if stop == "" or (isinstance(stop, list) and "" in stop):  # servers ignore it; here it is a mistake
         raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
     if isinstance(given.get("json_schema"), Mapping):
         raise InvalidRequest("json_schema is a text; schema=… takes a dict, and reads the answer", field="json_schema")
@@ -154,7 +154,7 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
         return dict(msgspec.to_builtins(SamplingParams.parse(given), str_keys=True))
     except UnicodeEncodeError as error:
         raise no_character(error) from None
-    except WrongType as error:  # a difference that only SGLang's clients hear of
+    except WrongType as error:  # a class of its own only for SGLang's clients
         raise InvalidRequest(re.sub("`[^`]*`", _in_python, error.message), field=error.field) from None
 
 
@@ -163,7 +163,7 @@ def _in_python(types: re.Match[str]) -> str:
 
 
 def one_answer(params: dict[str, Any]) -> dict[str, Any]:
-    """The same options, for what has place for one answer. Raises InvalidRequest for more."""
+    """The same options, for callers that can show only one answer. Raises InvalidRequest if `n` is more."""
     if params.get("n", 1) > 1:
         words = "n: one answer has place here; nbgen.generate(…, n=3) without a schema has all in .texts"
         raise InvalidRequest(words, field="n")
@@ -171,7 +171,7 @@ def one_answer(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def builtin(value: Any) -> Any:
-    """Numbers and arrays of numpy, torch and others as Python's own numbers and lists, also within a value."""
+    """The value with numbers and arrays of numpy, torch and others, at any depth, as Python's numbers and lists."""
     if isinstance(value, str | bytes):
         return value
     if isinstance(value, Mapping):
@@ -182,7 +182,7 @@ def builtin(value: Any) -> Any:
 
 
 def in_json(value: Any, name: str) -> Any:
-    """The value as JSON has it. Raises InvalidRequest, with this name, for what JSON has not."""
+    """The value in JSON's types. Raises InvalidRequest, with `name` as its field, if JSON cannot hold it."""
     try:
         return json.loads(json.dumps(builtin(value), allow_nan=False))
     except (TypeError, ValueError) as error:

@@ -24,12 +24,12 @@ from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 @dataclass(repr=False)
 class Result(Turns):
-    """The text of an answer with its numbers. `str(result)` is the text, `result.value` what a schema made of it.
+    """The text of an answer with its numbers. `str(result)` is the text, `result.value` the object of a schema.
 
-    `reasoning` is what the model thought before, where it tells its thoughts apart; `tool_calls` are the functions that
-    it wants called, each with `id`, `name` and `arguments` (JSON).
+    `reasoning` is what the model thought first, where it marks its thoughts; `tool_calls` are the functions that it
+    calls, each with `id`, `name` and `arguments` (JSON).
 
-    `finish_reason` is "stop", "length", "abort" (stopped by somebody; the text is what had come) or "error".
+    `finish_reason` is "stop", "length", "abort" (somebody stopped it; the text is what had come) or "error".
     """
 
     text: str = ""
@@ -42,13 +42,13 @@ class Result(Turns):
     ttft_s: float | None = None
     tokens_per_s: float | None = None
     model: str | None = None
-    #: What tells the model, with its adapter, from another of its name, where the server says so.
+    #: Tells the model, with its adapter, from others of the same name; empty where the server gives no identity.
     identity: str = ""
     params: dict[str, Any] = field(default_factory=dict)
-    #: What was asked: messages, or a text that was continued as it stood.
+    #: The request: messages, or else `prompt`, a text that was continued as it stood.
     messages: list[dict[str, Any]] | None = None
     prompt: str | None = None
-    #: Images and sounds that went with a text to be continued; those of messages are in them.
+    #: Images and sounds sent with `prompt`; those of `messages` are in the messages.
     media: list[Part] = field(default_factory=list)
     schema: Schema | None = None
     #: The further samples of `n`.
@@ -58,7 +58,7 @@ class Result(Turns):
     def of_turn(
         cls, turn: Mapping[str, Any], params: dict[str, Any], messages: list[dict[str, Any]] | None = None
     ) -> Result:
-        """An answer as servers tell the turns of their chats."""
+        """The answer in a turn of a server's chat."""
         reason = turn.get("finish_reason") or {}
         return cls(
             text=turn.get("content", ""),
@@ -79,17 +79,17 @@ class Result(Turns):
         return [self.text, *self.others]
 
     def add_other(self, index: int, text: str) -> None:
-        """More text of a further sample, counted from 1."""
+        """Append text to a further sample; `index` counts from 1."""
         self.others += [""] * (index - len(self.others))
         self.others[index - 1] += text
 
     def clear(self) -> None:
-        """Forget the answer; what was asked stays."""
+        """Forget the answer, but not the request."""
         self.text, self.reasoning, self.tool_calls, self.others, self.usage = "", "", [], [], {}
         self.finish_reason = self.error = self.ttft_s = self.tokens_per_s = None
 
     def let_go(self) -> None:
-        """Forget what was asked, with its images and sounds; the answer stays."""
+        """Forget the request, with its images and sounds, but not the answer."""
         self.messages, self.prompt, self.media = None, None, []
 
     def __str__(self) -> str:
@@ -99,13 +99,13 @@ class Result(Turns):
         return format(self.text, form)
 
     def __eq__(self, other: object) -> bool:
-        """Also to a text that is its own."""
+        """Equal results have all fields equal; a str equals a result with this text."""
         if isinstance(other, str):
             return self.text == other
         return self.to_dict() == other.to_dict() if isinstance(other, Result) else NotImplemented
 
     def __hash__(self) -> int:
-        """Its text's, which it equals: dictionaries and sets of texts know it."""
+        """The hash of its text, which it equals, so that dictionaries and sets of texts find it."""
         return hash(self.text)
 
     def __contains__(self, part: str) -> bool:
@@ -139,7 +139,7 @@ class Result(Turns):
 
     @property
     def _limit(self) -> int | None:
-        """The max_new_tokens that cut the answer off; None where the context was full, as far as is known here."""
+        """The max_new_tokens that cut the answer off; None where the context was full, as far as this result tells."""
         most = self.params.get("max_new_tokens", DEFAULT_NEW_TOKENS)
         return most if most is not None and self.usage.get("completion_tokens", most) >= most else None
 
@@ -150,7 +150,7 @@ class Result(Turns):
 
     @property
     def _ending(self) -> str | None:
-        """Why it ended, in words; None where it did so by itself."""
+        """Why it ended, in words; None where the model ended it."""
         if self.finish_reason == "length":
             limit = self._limit
             return "cut off at the context's end" if limit is None else f"cut off at max_new_tokens={limit}"
@@ -173,7 +173,7 @@ class Result(Turns):
         return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
     def to_df(self) -> Any:
-        """A pandas DataFrame with a row a sample: the text, why the first ended, and the numbers of all."""
+        """A pandas DataFrame with a row for each sample: its text, why the first ended, and the numbers of all."""
         pandas = import_pandas("to_df")
         return pandas.DataFrame([{**self.row(), "text": text} for text in self.texts])
 
@@ -206,7 +206,7 @@ class Result(Turns):
         return bundle, metadata
 
     def bundle(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """For display where a line of numbers follows."""
+        """MIME bundle and metadata for a display that has the line of numbers below it."""
         facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
         bundle = text_bundle(text_of(spoken(self.turn)))
         asked = "\n\n".join(filter(None, media_markdown(self.turns)))
@@ -222,5 +222,5 @@ class Result(Turns):
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in words, as milliseconds where hundredths say nothing."""
+    """Seconds in words; less than a hundredth as milliseconds."""
     return f"{max(1, round(1000 * seconds))} ms" if seconds < 0.01 else f"{seconds:.2f} s"

@@ -1,19 +1,19 @@
-"""Room for what is under way at once: so many things, and so much of them. Knows nothing of what they are."""
+"""A limit on how many things are in progress at once, and on their size. Knows nothing of what they are."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-#: Characters of what is worth a thread's waking.
+#: A thing of so many characters wakes the waiting thread by itself when it is given back.
 LARGE = 2**16
 
 
 class Room:
-    """Taken by one thread, given back by another. One thing alone always has room, however large it is."""
+    """One thread takes room, another gives it back. One thing alone always has room, however large it is."""
 
     def __init__(self, most: int, several: int, most_characters: int) -> None:
-        """Who waits is woken when there is room for `several` things, as each time takes longer than a small one."""
+        """The waiting thread is woken when there is room for `several` things: waking costs more than a small one."""
         self._most = most
         self._few = most - several
         self._most_characters = most_characters
@@ -21,7 +21,7 @@ class Room:
         self._changed = threading.Condition()
 
     def take(self, characters: int, seconds: float) -> bool:
-        """Whether there is room for one thing more, within so many seconds."""
+        """Take room for one more thing, waiting so many seconds at most. Returns whether there was room."""
         with self._changed:
             there = self._changed.wait_for(lambda: self._has(characters), seconds)
             if there:
@@ -30,7 +30,7 @@ class Room:
             return there
 
     def give_back(self, characters: int) -> None:
-        """One thing is gone."""
+        """Give back the room of one thing."""
         with self._changed:
             self._things -= 1
             self._characters -= characters
@@ -43,7 +43,7 @@ class Room:
 
 
 def characters_in(value: Any) -> int:
-    """Those of all texts in lists and dicts."""
+    """The number of characters of all texts in lists and dicts, at any depth."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

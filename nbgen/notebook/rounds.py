@@ -1,9 +1,9 @@
 """The rounds of a panel's conversation: an answer calls functions, they are called, and the model answers again.
 
-The kernel makes every step, for the functions are here; it does so when a page that shows the panel asks it to, or
-where `Chat.wait` finds calls, and once, whoever comes first. Functions run on the kernel's main thread between cells,
-as the callbacks of widgets do: they find the notebook's variables and connections at rest, and ■ interrupts them.
-Coroutine functions hold up nothing: they run beside the kernel. Knows no HTTP and no pixels.
+The kernel makes every step, for the functions are here. A page that shows the panel asks for a step, or `Chat.wait`
+finds calls; whoever comes first, it is made once. Functions run on the kernel's main thread between cells, as callbacks
+of widgets do: no cell changes variables and connections meanwhile, and ■ interrupts the functions. Coroutine functions
+block nothing: they run on another thread. Knows no HTTP and no pixels.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nbgen.notebook.tools import MAX_ROUNDS, Tools
 from nbgen.notebook.turns import calls_of
 
 Messages = list[dict[str, Any]]
-#: The conversation up to a run's answer; None unless that has ended well and is the newest.
+#: Returns the conversation up to a run's answer; None unless that answer has ended well and is the newest.
 Read = Callable[[str], Messages | None]
-#: Have the model answer these messages, after a run; the id of the run that does.
+#: Has the model answer these messages, after the run of this id; returns the new run's id.
 GoOn = Callable[[Messages, str], str]
 
 GONE_ON = "The conversation has gone on without these calls."
@@ -34,10 +34,10 @@ TOO_MANY = f"{MAX_ROUNDS} answers in a row have called functions: ask again to g
 
 
 class Rounds:
-    """Has the functions called that one panel's answers call; those of other panels and kernels are not its own."""
+    """Calls the functions that one panel's answers call, but not those of runs of other panels and kernels."""
 
     def __init__(self, tools: Tools, read: Read, go_on: GoOn, send: Callable[[dict[str, Any]], None]) -> None:
-        #: How the ids of its runs begin; empty where nothing can be called.
+        #: How the ids of its runs begin; empty where there are no tools.
         self.owner = uuid.uuid4().hex[:12] if tools.json else ""
         self._tools = tools
         self._read = read
@@ -50,20 +50,20 @@ class Rounds:
 
     @property
     def calling(self) -> str | None:
-        """The run whose calls are being made, unless they have been stopped."""
+        """A run whose calls are being made and have not been stopped, if any."""
         open_ones = (run for run, step in list(self._steps.items()) if not step.done.is_set())
         return next((run for run in open_ones if run not in self._stopped), None)
 
     def following(self, run: str) -> str | None:
-        """The run that has gone on from this one."""
+        """The run that continues this one, if it has started."""
         return self._after.get(run)
 
     def new_id(self) -> str:
-        """A name for a run that is its own."""
+        """An id for a new run of this panel."""
         return "-".join(filter(None, [self.owner, uuid.uuid4().hex]))
 
     def hear(self, run: str) -> None:
-        """A page asks for a step; what has been told of one is told again, for the page may be new."""
+        """A page asks for a step. What pages have been told of this step is sent again, for the page may be new."""
         if not self._owns(run):
             return
         if told := self._told.get(run):
@@ -73,13 +73,13 @@ class Rounds:
         kernel = getattr(get_ipython(), "kernel", None)
         if kernel is None or threading.current_thread() is threading.main_thread():
             self._begin(run)
-        else:  # a subshell: the main thread may be at a cell
+        else:  # on a subshell's thread: the main thread may be running a cell
             kernel.io_loop.add_callback(self._between_cells, run)
 
     def step(self, run: str) -> None:
-        """Make the calls of this run's answer and have the model go on, or wait for who is at it.
+        """Make the calls of this run's answer and have the model go on, or wait for the thread that is doing so.
 
-        Pages hear what fails.
+        Pages are told of failures.
         """
         if not self._owns(run) or run in self._stopped:
             return
@@ -96,7 +96,7 @@ class Rounds:
             own.done.set()
 
     def stop(self, run: str) -> str:
-        """Make no calls of this run, and tell every page; the run to be stopped, which may be the one that goes on."""
+        """Make no calls of this run, and tell every page. Returns the run to be stopped: this one, or its successor."""
         if self._owns(run):
             self._stopped.add(run)
             self._give_up(run, STOPPED)
@@ -106,7 +106,7 @@ class Rounds:
         return bool(self.owner) and run.startswith(f"{self.owner}-")
 
     def _between_cells(self, run: str) -> None:
-        """A step that ■ interrupts, as the kernel has it for cells alone."""
+        """A step that ■ can interrupt: by itself the kernel allows that for cells only."""
         with suppress(KeyboardInterrupt):
             before = signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
@@ -115,7 +115,7 @@ class Rounds:
                 signal.signal(signal.SIGINT, before)
 
     def _begin(self, run: str) -> None:
-        """A step that nobody here waits for."""
+        """Make a step that no caller waits for."""
         with suppress(NbgenError):
             if self._is_beside(run):
                 threading.Thread(target=self._quietly, args=(run,), daemon=True).start()
@@ -123,7 +123,7 @@ class Rounds:
         self._quietly(run)
 
     def _is_beside(self, run: str) -> bool:
-        """Whether the step needs nothing of the main thread."""
+        """Whether the step can run on another thread, as it calls coroutine functions only."""
         calls = calls_of((self._read(run) or [{}])[-1])
         return bool(calls) and not self._tools.unknown(calls) and self._tools.asynchronous(calls)
 
@@ -147,7 +147,7 @@ class Rounds:
             self._after[run] = self._go_on([*messages, *results], run)
 
     def _refusal(self, messages: Messages | None) -> str:
-        """Words why the calls at the end of these messages are not made."""
+        """Why the calls of the last message are not made; empty if they are."""
         calls = calls_of(messages[-1]) if messages else []
         if not messages or not calls:
             return GONE_ON
@@ -158,7 +158,7 @@ class Rounds:
         return TOO_MANY if rounds >= MAX_ROUNDS else ""
 
     def _give_up(self, run: str, words: str) -> None:
-        """Nothing comes of these calls, whether or not one has begun."""
+        """Tell pages that these calls will have no results, and whether they had begun."""
         begun = run in self._told and self._told[run]["begun"]
         self._tell(run, {"type": "uncalled", "message": words, "begun": begun})
 
@@ -168,13 +168,13 @@ class Rounds:
 
 
 class _Step:
-    """One that somebody is at."""
+    """A step that some thread is making."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
         self._thread = threading.current_thread()
 
     def wait(self) -> None:
-        """Until it is done; a function that is called in it waits for nothing."""
+        """Wait until it is done; returns at once in a function that the step itself has called."""
         if self._thread is not threading.current_thread():
             self.done.wait()

@@ -1,6 +1,6 @@
 """Finished rows of a map in a file, so that the same map goes on where it was stopped, also in another kernel.
 
-A line of JSON a row, written when the row ends. Knows what makes two rows the same: prompt, options, schema,
+Each row is a line of JSON, written when the row ends. Two rows are the same if they agree in prompt, options, schema,
 adapter, logit processor, and the model that answered.
 """
 
@@ -24,14 +24,14 @@ _KEPT = ("text", "reasoning", "finish_reason", "usage", "ttft_s", "tokens_per_s"
 
 
 class RowCache:
-    """The rows of one file. The second row that asks the same has an answer of its own.
+    """The rows of one file. Rows that ask the same are numbered, so each has an answer of its own.
 
-    `model` is what tells the model that is there from others. `failure` says why the file takes no more rows, once it
-    does not.
+    `model` is the identity of the model that is loaded. `failure` is the error since which the file takes no more
+    rows, if any.
     """
 
     def __init__(self, path: str | Path, model: str, extras: Mapping[str, Any]) -> None:
-        """Raises InvalidRequest for a file that cannot be read and written, or that is something else."""
+        """Raises InvalidRequest for a file that cannot be read and written, or that is no cache."""
         self.model = model
         self.failure: OSError | None = None
         self._extras = dict(extras)
@@ -39,11 +39,11 @@ class RowCache:
         try:
             self._file = _opened(Path(path))
             self._known = dict(self._read())
-        except (OSError, ValueError) as error:  # ValueError: of a name that no file can have
+        except (OSError, ValueError) as error:  # ValueError: no file can have this name
             raise InvalidRequest(f"cache: rows cannot be kept in {path}: {error}", field="cache") from None
 
     def key(self, result: Result) -> str:
-        """What this row is kept under, beside the model that answers; ask once a row."""
+        """This row's key, without the model that answers. Call it once a row: it counts the rows that ask the same."""
         digest = _digest([result.messages, result.prompt, result.media, result.params, self._extras])
         self._asked[digest] += 1
         return f"{digest}-{self._asked[digest]}"
@@ -58,23 +58,23 @@ class RowCache:
             setattr(result, name, value)
 
     def keep(self, key: str, result: Result) -> None:
-        """Write a row that has ended, as long as the file takes them; one that was broken off is to be asked again."""
+        """Write a row that has ended, unless the file has failed. One that broke off is left out, to be asked again."""
         if self.failure is not None or result.finish_reason not in DONE:
             return
         row = {"key": _full(key, result.identity or self.model), **{name: getattr(result, name) for name in _KEPT}}
         line = json.dumps(row, ensure_ascii=False)
         try:
-            self._file.write(line.encode(errors="backslashreplace") + b"\n")  # JSON's way with half a character
+            self._file.write(line.encode(errors="backslashreplace") + b"\n")  # a lone surrogate as JSON's \uXXXX
             self._file.flush()
         except OSError as error:
             self.failure = error
 
     def close(self) -> None:
-        with suppress(OSError):  # of a row that could not be written, which `failure` has told
+        with suppress(OSError):  # for a row that could not be written: `failure` has it
             self._file.close()
 
     def _read(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A last line that was cut off counts for nothing, and ends here."""
+        """The keys and answers in the file. A last line that was cut off is skipped, and gets its line break."""
         line = b"\n"
         self._file.seek(0)
         for line in self._file:
@@ -105,7 +105,7 @@ def _opened(path: Path) -> BinaryIO:
     file = cast(BinaryIO, path.open("a+b"))
     file.seek(0)
     first = file.readline()
-    if _START.startswith(first):  # nothing, or a row that was cut off at once
+    if _START.startswith(first):  # empty, or the first row was cut off at once
         file.truncate(0)
     elif not _is_row(first):
         file.close()
@@ -114,7 +114,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _is_row(line: bytes) -> bool:
-    """Whether it is a row of a cache, which may be cut off."""
+    """Whether a line is a row of a cache, maybe cut off."""
     try:
         return line.startswith(_START) and "finish_reason" in json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A list, a Series or a DataFrame as rows: what each of them may be called in a prompt. Knows nothing of prompts."""
+"""A list, a Series or a DataFrame as rows, with the names that a prompt may use. Knows nothing of prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbgen.notebook.data_frames import import_pandas, other_table, values
 
 
 class RowData:
-    """Values by their place, with the `index` of their table and the labels of its `columns`, if it has some."""
+    """Rows by their number, with the `index` of their table and the labels of its `columns`, if it has any."""
 
     def __init__(self, index: Any, values: list[Any], columns: Any = None) -> None:
         self.index = index
@@ -23,7 +23,7 @@ class RowData:
 
     @classmethod
     def of(cls, data: Iterable[Any]) -> RowData:
-        """Raises InvalidRequest for what has no rows."""
+        """Raises InvalidRequest for data without rows."""
         pandas = import_pandas("nbgen.map")
         if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
             raise InvalidRequest(
@@ -46,7 +46,7 @@ class RowData:
         return cls(data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(items)), items)
 
     def remedy(self, source: str) -> str:
-        """How a prompt names a column whose own name is none in Python, or an item's member; empty for other names."""
+        """How a prompt refers to a column whose label is no Python name, or to an item's member; else empty."""
         whole, labels = ("value", _members(self._values[0])) if self.columns is None else ("row", self.columns)
         label = next((label for label in labels if str(label) == source), None)
         if label is None:
@@ -55,8 +55,8 @@ class RowData:
         return f"Write {{{{{whole}[{written}]}}}}."
 
     def names(self, number: int) -> dict[str, Any]:
-        """What the prompt of a row may name: the item as `value`, or the columns, levels of the index that have names,
-        and all of the row as `row`. Values keep their columns' types beside each other.
+        """The names for a row's prompt: `value`, the item; or the columns, the named levels of the index, and `row`,
+        the whole row. Each value keeps its column's type, in `row` too.
         """
         if self.columns is None:
             return {"value": self._values[number]}
@@ -66,7 +66,7 @@ class RowData:
         named = dict(zip(map(str, self.columns), values, strict=True))
         levels = zip(self.index.names, label if self.index.nlevels > 1 else [label], strict=True)
         named |= {level: value for level, value in levels if isinstance(level, str) and level not in named}
-        # pandas has `row.name` for the label, people write it for the column; a label that only counts says nothing
+        # `row.name` is the label in pandas, but people write it for a column; a label that is only a number is left out
         name = named.get("name", None if isinstance(self.index, pandas.RangeIndex) else label)
         name = name if pandas.api.types.is_hashable(name) else None
         return {**named, "row": pandas.Series(list(values), index=self.columns, dtype=object, name=name)}
@@ -77,7 +77,7 @@ def _members(item: Any) -> Iterable[Any]:
 
 
 def _apart(columns: Any) -> Any:
-    """The columns. Raises InvalidRequest for two that are called the same."""
+    """The columns. Raises InvalidRequest if two have the same name."""
     names = [str(label) for label in columns]
     if twice := next((name for name in names if names.count(name) > 1), None):
         words = f"two columns are called {twice!r}: rename one, or a prompt could mean either"

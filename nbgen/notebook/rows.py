@@ -1,4 +1,4 @@
-"""The rows of a map: what each of a list, a Series or a DataFrame asks, and the DataFrame of what came of it.
+"""The rows of a map: the prompt for each row of a list, a Series or a DataFrame, and the DataFrame of the answers.
 
 Knows data, templates and tables; nothing of servers.
 """
@@ -29,7 +29,7 @@ Column = str | Callable[[Any], Any] | None
 
 
 class Rows:
-    """The rows of a map: what each asks, and what came of it."""
+    """The rows of a map: the prompt and the result of each."""
 
     def __init__(
         self, data: Iterable[Any], prompt: Template, schema: Schema | None, media: Mapping[str, Column]
@@ -42,7 +42,7 @@ class Rows:
         self.results = [Result(schema=schema) for _ in range(len(self._data))]
 
     def prepare(self, *, complete: bool, system: str | None, options: Mapping[str, Any]) -> None:
-        """Check what is the same for all rows, and write what the first one asks that is open."""
+        """Check what is the same for all rows, and make the prompt of the first open row."""
         if not (isinstance(self._prompt, str) or callable(self._prompt)):
             words = f"prompt is a template or a function of the row, got {type(self._prompt).__name__}"
             raise InvalidRequest(words, field="prompt")
@@ -64,7 +64,7 @@ class Rows:
             ) from None
 
     def write(self, number: int, refused: type[Exception] | tuple[()] = ()) -> bool:
-        """Put what a row asks into its result. False if it cannot: its `error` says why, unless that is `refused`."""
+        """Put a row's prompt into its result. False if that fails: `error` says why. Raises what is `refused`."""
         result = self.results[number]
         if not result.error and result.prompt is None and result.messages is None:
             try:
@@ -78,11 +78,11 @@ class Rows:
         return not result.error
 
     def question(self, number: int) -> Result:
-        """What a row asks, or asked, whatever its result is. Raises what is wrong with it."""
+        """A row's prompt as a Result without an answer, also where the row has one. Raises what is wrong with it."""
         return Result(**self._question(number), params=self._params)
 
     def take(self, earlier: Any) -> None:
-        """The rows that an earlier result has whole, found by their index."""
+        """Take over the answers that an earlier result has whole; rows are matched by the labels of their index."""
         import pandas
 
         if not isinstance(earlier, pandas.DataFrame):
@@ -97,7 +97,7 @@ class Rows:
             raise InvalidRequest("resume needs an index whose labels are unique", field="resume")
         thoughts = self._tells_thoughts(earlier)
         done = earlier[earlier["finish_reason"].isin(DONE)]
-        places = self.index.get_indexer_for(done.index)  # which finds a label that is missing, too
+        places = self.index.get_indexer_for(done.index)  # which also finds a label that is NaN
         for place, (_, row) in zip(places, done.iterrows(), strict=True):
             if place >= 0:
                 result = self.results[place]
@@ -131,7 +131,7 @@ class Rows:
         if self._schema is not None and result.finish_reason:
             try:
                 fields = _fields(result.value)
-            except Exception as failure:  # So may a class that was given as the schema.
+            except Exception as failure:  # A class that is given as the schema may raise anything, too.
                 error = error or in_words(failure)
         row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
         row["finish_reason"] = row["finish_reason"] or (error and "error")
@@ -140,7 +140,7 @@ class Rows:
         return {**_apart(fields, row), **row}
 
     def _tells_thoughts(self, earlier: Any) -> bool:
-        """Whether the reasoning in a table is what models thought, and no field of the schema."""
+        """Whether a table's column `reasoning` holds what models thought, and not a field of the schema."""
         own = self._schema is not None and '"reasoning"' in self._schema.json
         return "reasoning" in earlier.columns and (not own or "value_reasoning" in earlier.columns)
 
@@ -150,7 +150,7 @@ class Rows:
                 raise InvalidRequest(f"{name}: there is no column {column!r}. {_listed(names)}", field=name)
 
     def _check_template(self, names: Mapping[str, Any]) -> None:
-        """Refuse one that asks the same of every row; where each has media of its own, it may."""
+        """Refuse a template that asks the same of every row, unless rows have media of their own."""
         if not isinstance(self._prompt, str):
             return
         self._parts = parsed(self._prompt)
@@ -184,14 +184,14 @@ class Rows:
 
 
 def _listed(names: Mapping[str, Any]) -> str:
-    """What a template may name, in words."""
+    """A sentence with the names that a template may use."""
     if "row" not in names:
         return "There is only value, the item."
     return f"There are row and the columns {', '.join(name for name in names if name != 'row')}."
 
 
 def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
-    """The fields of a value by names that no other column has."""
+    """The fields of a value, renamed where another column has their name."""
     named: dict[str, Any] = {}
     for name, value in fields.items():
         column = name
@@ -202,7 +202,7 @@ def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
 
 
 def _declared(schema: Schema) -> dict[str, Any]:
-    """The columns of its values, as far as a schema says which they are."""
+    """The columns that a schema's values will have, as far as the schema tells."""
     told = json.loads(schema.json)
     if "properties" in told:
         return dict.fromkeys(told["properties"])

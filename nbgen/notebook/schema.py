@@ -1,4 +1,4 @@
-"""What a person gives as `schema=`, as a JSON schema to ask with and a type to read the answer into.
+"""A user's `schema=`, as a JSON schema for the request and as a type into which the answer is read.
 
 Takes a JSON schema (a dict), a dataclass, a msgspec Struct, a TypedDict or any other type that msgspec knows, and
 pydantic's models, types with these in them, and TypeAdapters. Knows nothing of how the answer is made to follow it.
@@ -22,19 +22,19 @@ from nbgen.notebook.table import html_table
 from nbgen.notebook.type_spelling import BASE64, spell_out
 from nbgen.sampling_params import SPACED, STRING_FORMATS
 
-#: How a Decimal is written, which msgspec calls a format.
+#: How a Decimal is written: msgspec's schema only says format "decimal".
 DECIMAL = r"^-?[0-9]+(\.[0-9]+)?$"
-#: One of these has a JSON schema that asks for something.
+#: A JSON schema that constrains anything has at least one of these keys.
 KEYWORDS = {"$ref", "type", "enum", "const", "not", "if", "allOf", "anyOf", "oneOf", "pattern", "format", "multipleOf"}
 KEYWORDS |= {"properties", "patternProperties", "additionalProperties", "propertyNames", "required", "uniqueItems"}
 KEYWORDS |= {"items", "prefixItems", "contains", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 KEYWORDS |= {f"{end}{what}" for end in ("min", "max") for what in ("Properties", "Items", "Length")}
-#: What texts of a format look like that no grammar knows by its name.
+#: Patterns for the formats that no grammar knows by name.
 SPELT = {"decimal": DECIMAL, "base64": BASE64}
 
 
 class Schema:
-    """`json` is the schema as the server takes it; `parse` makes the typed value of an answer."""
+    """`json` is the schema as the server takes it; `parse` reads an answer into a typed value."""
 
     def __init__(self, kind: Any) -> None:
         try:
@@ -44,26 +44,26 @@ class Schema:
                 f"schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: {error}",
                 field="schema",
             ) from None
-        # White space of a model's own choice throws small ones off.
+        # Small models get lost if they may choose white space freely.
         self.json = json.dumps({**SPACED, **schema})
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises InvalidAnswer if it is not one of this schema."""
         try:
             return read_as(text, self.kind)
-        except (ValueError, RecursionError) as error:  # the latter, of what is nested too deep
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deep
             raise InvalidAnswer(f"the answer does not fit the schema: {error}") from None
 
 
 class Record(dict[str, Any]):
-    """An object of a schema that was given as a dict: a dict that shows itself as a table."""
+    """The object in an answer whose schema was given as a dict: a dict that shows itself as a table."""
 
     def _repr_html_(self) -> str:
         return html_table(self)
 
 
 def described(kind: Any) -> tuple[Any, dict[str, Any]]:
-    """What reads values of this kind, and their schema. Raises TypeError that says why it is no type."""
+    """The type that reads values of this kind, and their JSON schema. Raises TypeError if `kind` is no type."""
     if isinstance(kind, Mapping):
         return kind, _json(kind)
     of_model = isinstance(kind, msgspec.Struct) or hasattr(type(kind), "model_json_schema")
@@ -80,15 +80,15 @@ def described(kind: Any) -> tuple[Any, dict[str, Any]]:
     except TypeError as error:
         if adapted := _adapted(kind):
             return adapted, _asked(_told(adapted.json_schema))
-        raise TypeError(str(error).splitlines()[-1]) from None  # what comes before is for programs that call msgspec
+        raise TypeError(str(error).splitlines()[-1]) from None  # the lines before are for programs that call msgspec
     except NameError as error:
         raise TypeError(f"{error} outside of functions, where a type in quotes is looked for") from None
 
 
 def read_as(text: str, kind: Any, strict: bool = True) -> Any:
-    """The value of this kind that a JSON text spells. Unless `strict`, a number may stand in quotes. Raises ValueError.
+    """The value of this kind in a JSON text. Unless `strict`, numbers may be in quotes. Raises ValueError.
 
-    pydantic's models say themselves how strict they are.
+    pydantic's models decide themselves how strict they are.
     """
     if isinstance(kind, Mapping):
         value = json.loads(text)
@@ -100,7 +100,7 @@ def read_as(text: str, kind: Any, strict: bool = True) -> Any:
 
 
 def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """A JSON schema, with numbers of numpy's as JSON has them."""
+    """The dict as a JSON schema, with numpy's numbers as Python's. Raises TypeError if it is none."""
     try:
         schema = dict(json.loads(json.dumps(builtin(given))))
         if schema and KEYWORDS.isdisjoint(schema):
@@ -114,7 +114,7 @@ def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _adapted(kind: Any) -> Any:
-    """A type that only pydantic knows, as its models or a union of dataclasses, by its TypeAdapter; None for others."""
+    """The TypeAdapter of a type that only pydantic can read, such as a union of dataclasses; None for others."""
     if isinstance(kind, str) or isroutine(kind):
         return None
     try:
@@ -130,7 +130,7 @@ def _adapted(kind: Any) -> Any:
 
 
 def _is_for_pydantic(kind: Any, seen: set[Any]) -> bool:
-    """Whether a type is pydantic's, or has something in it that is said to pydantic: `Annotated[int, Field(ge=0)]`."""
+    """Whether a type is pydantic's, or has an annotation for pydantic in it, such as `Annotated[int, Field(ge=0)]`."""
     said = {type(each).__module__.partition(".")[0] for each in getattr(kind, "__metadata__", ())}
     if hasattr(kind, "__pydantic_core_schema__") or not said.isdisjoint(("pydantic", "annotated_types")):
         return True
@@ -143,26 +143,26 @@ def _is_for_pydantic(kind: Any, seen: set[Any]) -> bool:
 
 
 def _told(schema: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What pydantic makes of a type, or why it makes nothing."""
+    """The schema that pydantic makes of a type. Raises TypeError if it cannot make one."""
     try:
         return schema()
-    except (sys.modules["pydantic"].PydanticUserError, ValueError) as error:  # ValueError: values that JSON has not
+    except (sys.modules["pydantic"].PydanticUserError, ValueError) as error:  # ValueError: values that JSON cannot hold
         raise TypeError(str(error).splitlines()[0]) from None
 
 
 def _asked(schema: dict[str, Any]) -> dict[str, Any]:
-    """A type's schema as grammar compilers take it: its root is written out, and nothing in it is beyond them."""
+    """A type's schema as grammar compilers take it: its root is no `$ref`, and it has only what they can enforce."""
     if reference := schema.get("$ref"):
         parts = schema["$defs"]
         root = parts[reference.removeprefix("#/$defs/")]
-        if json.dumps(reference) not in json.dumps(parts):  # else it holds others of its own kind
+        if json.dumps(reference) not in json.dumps(parts):  # else the type refers to itself
             parts = {name: part for name, part in parts.items() if part is not root}
         schema = {**root, "$defs": parts} if parts else root
     return dict(_held(schema))
 
 
 def _held(node: Any) -> Any:
-    """The schema without what no grammar holds answers to. Reading them into the type checks it all the same."""
+    """The schema without the constraints that no grammar enforces. Reading the answer into the type checks them."""
     if isinstance(node, list):
         return [_held(item) for item in node]
     if not isinstance(node, dict):

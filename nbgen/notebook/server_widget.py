@@ -1,6 +1,6 @@
-"""A widget whose page asks the server that this kernel uses, also where that becomes another one.
+"""A widget whose page talks to the server that this kernel uses, also after the kernel changes to another server.
 
-Knows which server it is; nothing of what it is asked.
+Knows which server it is; nothing of the requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nbgen.notebook.remote import AnyClient
 
 
 class ServerWidget(anywidget.AnyWidget):
-    """The traits by which a page finds the server, itself or through this kernel."""
+    """The traits by which a page finds the server, to reach it directly or through this kernel."""
 
     server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
     transport = traitlets.Enum(
@@ -32,13 +32,13 @@ class ServerWidget(anywidget.AnyWidget):
 
     @classmethod
     def turn_to(cls, client: AnyClient) -> None:
-        """Let all that are open ask this server from now on."""
+        """Have all open widgets use this server from now on."""
         if not (widgets := list(cls._all)):
             return
         try:
             server_id = str(client.hello()["server_id"])
         except NbgenError:
-            return  # which the next question is told
+            return  # the next request reports it
         for widget in widgets:
             widget.server_id = server_id
 

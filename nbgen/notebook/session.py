@@ -1,7 +1,7 @@
 """The helpers of `import nbgen`, and the one client they share in this kernel.
 
 The first call finds the server, or starts one for this kernel. Knows neither HTTP nor how output is drawn.
-Each helper is there once: a stream is read by `for`, by `async for` or by `await`.
+No helper has an asynchronous twin: a stream is read by `for`, by `async for` or by `await`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ NONE_FOUND = "no nbgen server found: starting one for this kernel…"
 _lock = threading.RLock()
 _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
-#: Whether the user has named the server of `_client`, and asked for `_private`.
+#: `_chosen`: the user has named the server of `_client`. `_asked`: the user has asked for `_private`.
 _chosen = _asked = False
-#: Told of the client whenever another server is used from now on.
+#: Called with the new client whenever this kernel changes to another server.
 turned: list[Callable[[AnyClient], None]] = []
-# A thread of the parent's that held the lock is not there to free it.
+# After a fork, a thread of the parent that held the lock does not exist and would never release it.
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
@@ -89,17 +89,17 @@ def generate(
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
-    It waits for the answer; in asynchronous code `await nbgen.stream(…)` does so without holding up the others.
-    `images=`, `audio=` and `videos=` go with it, where the model takes them: one or a list of paths, bytes, PIL images,
-    arrays `[height, width, 3]` of bytes or fractions of 1, figures, `(samples, rate)`, data URLs; a video is a list of
-    images too, an array `[time, height, width, 3]`, or a pair of these and their number in a second.
+    It waits for the answer; in asynchronous code `await nbgen.stream(…)` waits without blocking the event loop.
+    `images=`, `audio=` and `videos=` are sent along, where the model takes them: one or a list of paths, bytes, PIL
+    images, arrays `[height, width, 3]` of bytes or of fractions from 0 to 1, figures, `(samples, rate)`, data URLs; a
+    video is also a list of images, an array `[time, height, width, 3]`, or a pair of either and the frames per second.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
-    of that type. `tools` are functions that the model may want called: they are described by their signatures (`city:
-    Annotated[str, "where"]`) and docstrings, called here, and the model is told what they return, until it answers. A
-    tool given as OpenAI's JSON is not called: the Result's `tool_calls` say what the model wants. `adapter` names a
-    loaded LoRA adapter. Without `max_new_tokens` an answer may be as long as the context holds; what `complete=True`
-    continues, 128 tokens long. After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises
-    InvalidAnswer, also with a `result`, if the answer is no whole value of the schema.
+    of that type. `tools` are functions that the model may call: their signatures (`city: Annotated[str, "where"]`) and
+    docstrings describe them; they are called here, and the model gets what they return, until it answers. A tool given
+    as OpenAI's JSON is not called: the Result's `tool_calls` hold the calls. `adapter` names a loaded LoRA adapter.
+    Without `max_new_tokens` an answer may fill the context, and a text that `complete=True` continues gets 128 tokens
+    at most. After Ctrl-C the KeyboardInterrupt has the partial answer as its `result`. Raises InvalidAnswer, which has
+    a `result` too, if the answer is not a complete value of the schema.
     """
     box = Tools(tools)
     asked = {"schema": schema, "adapter": adapter, "tools": box}
@@ -108,7 +108,7 @@ def generate(
         one_answer(first.result.params)
     forming = Answer(table=True) if schema is not None and can_change() else None
     try:
-        # Said once, they are in the turns.
+        # They hold for the first answer; from then on the turns have the media.
         later = options | dict.fromkeys(("tool_choice", "images", "audio", "videos"))
         for answer in box.rounds(first, lambda before, told: stream([*before.turns, *told], **asked, **later)):
             for text in answer:
@@ -141,14 +141,14 @@ def stream(
     logit_processor: Any = None,
     **options: Unpack[SamplingOptions],
 ) -> TextStream:
-    """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
+    """Like `generate`, but an iterator of text as it comes; its `result` holds the answer so far.
 
-    In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`; a task of its own
-    takes `nbgen.stream(…).read()`. A schema's object is the `value` of the result. Of many that are awaited at once 128
-    are asked together. `tools` are not called here: the result's `tool_calls` say what the model wants. `tool_choice`
-    is "auto", "required", "none" or a function's name; `template_options` are the chat template's own variables, such
-    as `{"enable_thinking": False}`. A `logit_processor` changes the scores before each token: a class with `to_str`
-    (see `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name, such as
+    In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`; an asyncio task
+    takes `nbgen.stream(…).read()`. The object of a `schema` is the result's `value`. Of the streams awaited at once,
+    128 run together. `tools` are not called here: the result's `tool_calls` hold the calls. `tool_choice` is "auto",
+    "required", "none" or a function's name; `template_options` are the chat template's own variables, such as
+    `{"enable_thinking": False}`. A `logit_processor` changes the logits before each token is chosen: a class with
+    `to_str` (see `nbgen.logit_processor`; the server's owner has to allow code), or one of nbgen's own by name, such as
     `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
     """
     wanted = None if schema is None else Schema(schema)
@@ -168,8 +168,8 @@ def stream(
 def load(model: str | os.PathLike[str] | None = None, quantization: str | None = None) -> Status:
     """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
 
-    `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
-    None leaves it to the server's own option, or without a `model` as it was.
+    `quantization` of the weights is "int8" (half the memory of bfloat16), "int4" (a third) or "none". None: as the
+    server's own option says or, without a `model`, as it was.
     """
     wanted = place(model)
     client = default_client()
@@ -198,14 +198,14 @@ def unload() -> Status:
 
 @short_traceback
 def status() -> Status:
-    """Which model is there and what it is doing."""
+    """Which model the server has, and what it is doing."""
     client = default_client()
     return Status(client.url, client.model())
 
 
 @short_traceback
 def models() -> Models:
-    """The models that the server can be asked for, and those that it can load instead, as far as it knows them."""
+    """The models that requests can name now, and those that the server can load instead, as far as it knows them."""
     client = default_client()
     return Models(client.models(), client.model())
 
@@ -216,8 +216,8 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
     not answer.
 
     The `token` may stand in the address, as Jupyter prints it: `http://…/lab?token=…`. The server may be of another
-    kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it. `model` names one of
-    several that such a one serves.
+    kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" finds out which. `model` names one
+    of several models that a server of another kind serves.
     """
     global _chosen
     client = find_server() if url is None else open_client(url, token, kind, model)
@@ -240,11 +240,11 @@ def serve(
 ) -> PrivateServer | LiveServer:
     """Start a server for this kernel alone, and use it from now on. It ends with the kernel or by `stop`.
 
-    `model` names what to load (None: the bundled model), or is the very model that is being trained here, a causal
+    `model` names the model to load (None: the bundled one), or is a model object that is being trained here, a causal
     LM of transformers or peft's around one, with its `tokenizer`. Then every answer comes from its present weights: an
-    optimizer's step waits for the token that is being computed, and what is generated next follows the new weights.
-    The model itself is not touched. `name` is what clients call it ("live"); `context_length` is in tokens.
-    Raises InvalidRequest or ModelError for what cannot be served; a server from an earlier call goes on then.
+    optimizer's step waits for the token that is being computed, and the next tokens come from the new weights.
+    The model itself is not changed. `name` is what clients call it ("live"); `context_length` is in tokens.
+    Raises InvalidRequest or ModelError for a model that cannot be served; a server from an earlier call then stays.
     """
     options = sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)
     if model is None or isinstance(model, str | os.PathLike):
@@ -265,7 +265,7 @@ def serve(
 def default_client(start: bool = True) -> AnyClient:
     """The client of this kernel. Without `start` raises ServerNotFound rather than starting a server.
 
-    Where the server that the user chose is gone, it is said which one is used in its place.
+    If the server that the user chose is gone, prints which one is used in its place.
     """
     global _chosen
     with _lock:
@@ -281,7 +281,7 @@ def default_client(start: bool = True) -> AnyClient:
 
 
 def _use(client: AnyClient) -> None:
-    """The client of this kernel from now on."""
+    """Make it the client of this kernel from now on."""
     global _client
     if client is not _client:
         _client = client
@@ -290,10 +290,10 @@ def _use(client: AnyClient) -> None:
 
 
 def _is_there(client: AnyClient) -> bool:
-    """Whether one that a call did not reach is used on: what the user named if it answers, our own while it runs."""
+    """Whether to keep a server that a call did not reach: the user's choice if it answers, our own while it runs."""
     if _private is None or client is not _private.client:
         return _chosen and answers(client)
-    return _private.running or answers(client)  # a fork sees no process of its parent's
+    return _private.running or answers(client)  # in a fork, `running` cannot see the parent's child
 
 
 def _find(start: bool) -> AnyClient:
@@ -315,7 +315,7 @@ def _find(start: bool) -> AnyClient:
 
 
 def _let_go(client: AnyClient) -> None:
-    """Stop a private server that nobody asked for, as another one is used from now on."""
+    """Stop a private server that the user did not ask for, since another server takes its place."""
     global _private
     if _private is not None and not _asked and _private.url != client.url:
         _private.stop()

@@ -1,6 +1,6 @@
 """A plain SGLang server: texts through its native `/generate`, chats through its OpenAI endpoint.
 
-Follows SGLang 0.5.23 (chunks are cumulative). `/generate` has no chat template, hence the two ways.
+Follows SGLang 0.5.23 (chunks are cumulative). `/generate` has no chat template, hence the two endpoints.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nbgen.notebook.openai_backend import OpenAIBackend, OpenAIReader
 
 
 class SGLangBackend(OpenAIBackend):
-    """Options of `/generate` have nbgen's own names."""
+    """Options of `/generate` have the same names as nbgen's own."""
 
     name = "SGLang"
     kind = "sglang"
@@ -33,7 +33,7 @@ class SGLangBackend(OpenAIBackend):
 
 
 class SGLangReader(OpenAIReader):
-    """Cumulative chunks of `/generate`, or those of a chat."""
+    """Reads the cumulative chunks of `/generate`, or those of a chat."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Which of several tokens completes each character that they make together: it stands there in the text.
+"""Finds which token completes each character that several tokens share; the character counts as that token's text.
 
-Told by the texts of longer and longer beginnings of a run of such tokens. Knows nothing of how ids become text.
+Decodes longer and longer beginnings of a run of such tokens. Knows nothing of how ids become text.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
-#: What stands for bytes that are no character.
+#: The replacement character, decoded from bytes that are no whole character.
 BROKEN = "\ufffd"
-#: Tokens of a run that are asked about at a time.
+#: Most beginnings of a run that are decoded in one call, at first.
 WINDOW = 32
 
-#: The texts of lists of ids.
+#: Decodes lists of ids to their texts.
 Decode = Callable[[list[list[int]]], list[str]]
 
 
 def completed(runs: list[list[int]], decode: Decode) -> list[list[str]]:
-    """For each of the runs, what each of its tokens completes; all of these together are the run's text."""
+    """For each run, the text that each of its tokens completes. Joined, they are the run's text."""
     found = [Run(ids) for ids in runs]
     while open_runs := [run for run in found if run.rest]:
         asked = [run.beginnings() for run in open_runs]
@@ -29,7 +29,7 @@ def completed(runs: list[list[int]], decode: Decode) -> list[list[str]]:
 
 
 class Run:
-    """Tokens side by side that are parts of characters, `rest` being those that nothing is known of yet."""
+    """Adjacent tokens that are parts of characters. `rest` are those whose text is not known yet."""
 
     def __init__(self, ids: list[int]) -> None:
         self.rest = ids
@@ -37,11 +37,11 @@ class Run:
         self._window = WINDOW
 
     def beginnings(self) -> list[list[int]]:
-        """Of the rest, from one token to a window of them."""
+        """The beginnings of the rest: one token, two, and so on up to the window."""
         return [self.rest[:count] for count in range(1, min(self._window, len(self.rest)) + 1)]
 
     def read(self, texts: list[str]) -> None:
-        """Take the texts of the beginnings, up to the last that is whole: what follows does not change it."""
+        """Take the texts of the beginnings, up to the last that ends in a whole character, as that text is final."""
         whole = [place for place, text in enumerate(texts) if not text.endswith(BROKEN)]
         if whole:
             texts = texts[: whole[-1] + 1]

@@ -1,4 +1,4 @@
-"""Errors of the helpers as a notebook shows them: the caller's own lines, without the way through nbgen that led there.
+"""Errors of the helpers as a notebook shows them: with the caller's own lines, without the frames of nbgen below them.
 
 Knows exceptions and IPython's hook for showing them; nothing of what the helpers do.
 """
@@ -17,16 +17,16 @@ from nbgen.errors import NbgenError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What a helper may raise without being broken.
+#: Exceptions that a helper may raise without being broken.
 EXPECTED = (NbgenError, KeyboardInterrupt)
 
 
 def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
-    """Let errors that are meant for the user, and Ctrl-C, begin where the helper was called."""
+    """A decorator: tracebacks of errors meant for the user, and of Ctrl-C, end where the helper was called."""
 
     @functools.wraps(helper)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        __tracebackhide__ = True  # from pytest
+        __tracebackhide__ = True  # hides this frame in pytest
         try:
             return helper(*args, **kwargs)
         except EXPECTED as error:
@@ -40,14 +40,14 @@ def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
 
 
 def shortened(error: BaseException) -> BaseException:
-    """The same error as if it had been made here. A notebook leaves out these last frames, too."""
+    """The same error without its traceback, as if made here. A notebook leaves out the frames that are added next."""
     if not isinstance(error, NbgenError):
         error._render_traceback_ = functools.partial(_lines, error)  # type: ignore[attr-defined]
     return error.with_traceback(None)
 
 
 def _lines(error: BaseException) -> list[str]:
-    """What IPython shows for it: one line where IPython itself has called nbgen, as for a magic."""
+    """The lines that IPython shows: only one where IPython itself has called nbgen, as for a magic."""
     caller = _leave(error.__traceback__)
     if caller.startswith("IPython."):
         return [f"{type(error).__name__}: {error}".removesuffix(": ")]
@@ -55,12 +55,12 @@ def _lines(error: BaseException) -> list[str]:
     return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
 
 
-# The hook that IPython has for it, asked when an error is shown.
+# IPython calls this hook when it shows an error.
 NbgenError._render_traceback_ = _lines  # type: ignore[attr-defined]
 
 
 def _leave(frame: TracebackType | None) -> str:
-    """Cut a traceback where it enters nbgen; the module that has called it there."""
+    """Cut a traceback where it enters nbgen. Returns the name of the module that called nbgen."""
     caller = ""
     while frame is not None and frame.tb_next is not None:
         if _module(frame.tb_next).partition(".")[0] == "nbgen":

@@ -1,6 +1,6 @@
-"""Images, sounds and videos of messages where these are shown: small pictures and players that a notebook can bear.
+"""Images, sounds and videos for the display of messages: pictures and players small enough for a notebook's file.
 
-Knows parts; nothing of servers or of where a display goes.
+Knows parts of messages; nothing of servers or of where they are displayed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nbgen.notebook.media import KINDS, Part, data_url, wav
 THUMBNAIL_PIXELS = 160
 #: Frames of a video that is sent as images, side by side.
 STRIP_FRAMES = 4
-#: Of the sounds and videos of one display: the notebook's file keeps them with each.
+#: Most bytes of sounds and videos in one display: the notebook's file holds them once for each display.
 SOUND_BYTES = 2**22
-#: A longer WAV file is made small down to this rate, in Hz.
+#: Lowest sample rate, in Hz, to which a long WAV file is reduced.
 LOWEST_RATE = 8000
 _FRAMES = re.compile(r"data:video/(?:jpeg|png|webp);base64,")
 _VIDEO = re.compile(r"data:video/(?:mp4|webm);base64,[A-Za-z0-9+/]+=*")
@@ -34,7 +34,7 @@ _FORMATS = {"wav": "wav", "mp3": "mpeg"}
 
 
 def media_markdown(turns: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of each message its media in Markdown: small pictures, players, the word for anything else."""
+    """The media of each message in Markdown: small pictures, players, and a word for anything else."""
     return [" ".join(_markdown(part, shown) for part, shown in media) for media in _shown(turns)]
 
 
@@ -45,25 +45,25 @@ def media_html(turns: Sequence[Mapping[str, Any]]) -> str:
 
 
 def thumbnail(part: Part) -> str | None:
-    """A data URL of a small picture; None of what is no image, or not here to be made small."""
+    """A data URL of a small picture; None for a part that is no image, or only an image's address."""
     url = _url_of(part, "image_url")
     return _drawn(_thumbnail, url) if url is not None and url.startswith("data:image/") else None
 
 
 def video_strip(part: Part) -> str | None:
-    """A data URL of some of a video's frames, small and side by side; None of what is none, or is not in frames."""
+    """A data URL of some of a video's frames, small and side by side; None for a part that is no video in frames."""
     url = _url_of(part, "video_url")
     return _drawn(_strip, url) if url is not None and _FRAMES.match(url) else None
 
 
 def small_video(part: Part, most: int) -> str | None:
-    """The data URL of a video's file of at most so many bytes that a browser may play; else None."""
+    """The data URL of a video file that has at most `most` bytes and that browsers may play; else None."""
     url = _url_of(part, "video_url")
     return url if url is not None and len(url) * 3 // 4 <= most and _VIDEO.fullmatch(url) else None
 
 
 def small_sound(part: Part, most: int) -> str | None:
-    """A data URL of at most so many bytes of sound; None of what is no sound, not here, or too long for that."""
+    """A data URL of a sound in at most `most` bytes; None for a part that is no sound, only an address, or too long."""
     url = _sound_url(part)
     if url is None or not _SOUND.fullmatch(url):
         return None
@@ -71,7 +71,7 @@ def small_sound(part: Part, most: int) -> str | None:
 
 
 def _shown(turns: Sequence[Mapping[str, Any]]) -> list[list[tuple[Part, str | None]]]:
-    """Of each message its media, each with a data URL for its display. The newest players have the first claim."""
+    """The media of each message, each with a data URL to display. The newest sounds and videos get bytes first."""
     left, found = SOUND_BYTES, []
     for turn in reversed(turns):
         media = []
@@ -99,7 +99,7 @@ def _html(part: Part, shown: str | None) -> str:
 
 
 def _player(url: str) -> str:
-    """Where a page has no players, the word is left."""
+    """An HTML player. A page without players shows the word instead."""
     if url.startswith("data:video/"):
         width = f'width="{2 * THUMBNAIL_PIXELS}"'
         return (
@@ -109,7 +109,7 @@ def _player(url: str) -> str:
 
 
 def _drawn(draw: Callable[[str], str | None], url: str) -> str | None:
-    """What `draw` makes of a data URL, made once."""
+    """The picture that `draw` makes of a data URL, cached."""
     kept = _kept(draw, hashlib.blake2b(url.encode(errors="surrogatepass")).digest())
     if not kept:
         kept.append(draw(url))
@@ -118,7 +118,7 @@ def _drawn(draw: Callable[[str], str | None], url: str) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _kept(draw: Callable[[str], str | None], digest: bytes) -> list[str | None]:
-    """Where it is kept, by the URL's digest: the URL itself is as large as the file."""
+    """The cache entry of a picture. Its key is a digest, as the URL itself is as large as the file."""
     return []
 
 
@@ -139,7 +139,7 @@ def _strip(url: str) -> str | None:
 
 
 def _small(text: str) -> Any:
-    """The image of a base64 text; None of what is none."""
+    """The image in a base64 text, made small; None if it is no image."""
     from PIL import Image
 
     try:
@@ -156,7 +156,7 @@ def _data_url(image: Any) -> str:
 
 
 def _url_of(part: Part, type: str) -> str | None:
-    """The URL of a part of this type."""
+    """The URL of a part, if the part is of this type."""
     given = part.get(type)
     url = given.get("url") if isinstance(given, Mapping) else given
     return url if isinstance(url, str) and part["type"] == type else None
@@ -179,7 +179,7 @@ def _small_wav(url: str, most: int) -> str | None:
             samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, channels).mean(axis=1)
     except (binascii.Error, EOFError, ValueError, wave.Error):
         return None
-    step = -(-2 * len(samples) // max(most - 1024, 1))  # samples that become one
+    step = -(-2 * len(samples) // max(most - 1024, 1))  # number of samples that are averaged into one
     if rate / step < LOWEST_RATE:
         return None
     whole = samples[: len(samples) // step * step].reshape(-1, step).mean(axis=1)

@@ -1,8 +1,8 @@
 """Texts as Jupyter's Markdown: a model's, looking as in the panel, and a person's, as it was typed.
 
-Jupyter would take tags for HTML, fetch images, and read maths between any two dollars. Code is fenced and everything
-else, but for line breaks, is escaped in such a way that every reader of Markdown finds code and maths where they were
-found here: where one saw code that another does not see, a tag in it would come to life. Knows nothing of displays.
+Jupyter would take tags for HTML, fetch images, and read maths between any two dollars. Code is fenced, and everything
+else but line breaks is escaped so that every Markdown renderer finds code and maths where this module finds them: if
+one did not see code where this module does, a tag in the code would become HTML. Knows nothing of displays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INDENT = re.compile(r" {4}| {0,3}\t")
 _BLANK = re.compile(r"\n[ \t]*(?=\n)")
 _TILDE = re.compile(r"(?<!\\)~")
 _BRACE = re.compile(r"\\[{}$]|[{}]")
-#: What would begin maths in Jupyter though it stands in code.
+#: What Jupyter would take for the beginning of maths even in code.
 _MATHS_IN_CODE = re.compile(r"\$\$|\\(?:begin|end)\{|\\\\[()\[\]]")
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 _MEANT = re.compile(r"[*_`\[\]<>&|~#!$\\]|^\s*[-+=]|^\s*\d+[.)]")
@@ -31,7 +31,7 @@ _ADDRESS = r"(?i:https?://|ftp://|www\.)"
 _EMPTY_LINE = r"\n[ \t]*\n"
 _NO_ADDRESS = rf"(?!{_ADDRESS})"
 _TEX = rf"(?:\\[^()\[\]\n]|{_NO_ADDRESS}(?!{_EMPTY_LINE})[^\\$`]){{1,5000}}?"
-#: As the panel has it (`js/src/maths.js`); where other readers of Markdown would not find the same, it stays text.
+#: Maths as the panel finds it (`js/src/maths.js`), unless other Markdown renderers would find other maths there.
 _MATHS = rf"""
     ^(?P<margin>[ ]{{0,3}})(?: \$\$(?P<dollars>(?:{_NO_ADDRESS}[^$`]){{1,5000}}?)\$\$
       | \\\[(?P<brackets>(?:\\[^()\[\]\n]|{_NO_ADDRESS}[^\\$`]){{1,5000}}?)\\\] )(?=[ \t]*$)
@@ -42,7 +42,7 @@ _MATHS = rf"""
   | (?P<environment>\\begin\{{(?P<name>[A-Za-z]+\*?)\}}
       (?:{_NO_ADDRESS}(?!{_EMPTY_LINE}|\\begin\{{(?P=name)\}})[^$`]){{1,5000}}?\\end\{{(?P=name)\}})
 """
-#: How models break lines in tables. Where a line begins, readers would take what follows for HTML.
+#: How models break lines in tables. Not at a line's beginning, where renderers would take what follows for HTML.
 _BREAK = r"(?:(?<=\w)[ ]*|(?<=[^\W\d][.,;:!?)])[ ]*|(?<=[^\s>]))(?i:<br[ ]*/?>)+"
 _PROSE = rf"""
     \\(?P<escaped>[!-/:-@\[-`{{-~])
@@ -57,21 +57,21 @@ _PROSE = rf"""
   | (?P<apart>\$|\\(?=(?:begin|end)\{{))
   | (?P<sign>{_SIGN.pattern})
 """
-#: What must not begin within an address: readers take everything up to a space for it.
+#: What must not begin within an address: renderers take everything up to a space for the address.
 _IN_ADDRESS = re.compile(_SIGN.pattern + r"|[$`~]|\\(?=(?:begin|end)\{|[\\()\[\]])")
 _WITH_MATHS = re.compile(f"{_MATHS} | {_PROSE}", re.VERBOSE | re.MULTILINE)
 _WITHOUT_MATHS = re.compile(_PROSE, re.VERBOSE | re.MULTILINE)
 
 
 def visible(text: str) -> str:
-    """Control and direction characters written out, so that a terminal does not obey them, and halves of characters,
-    which no page can be sent.
+    """The text with escapes for control and direction characters, which a terminal would obey, and for surrogates,
+    which cannot be sent to a page.
     """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of something."""
+    """A number with its noun, in the plural unless it is 1."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -81,13 +81,13 @@ def text_bundle(text: str) -> dict[str, str]:
 
 
 def as_typed(text: str) -> str:
-    """A text in which nothing is Markdown, with its spaces and line breaks."""
+    """A text as Markdown that shows it as it was typed, with its spaces and line breaks."""
     lines = visible(_one_break(text)).strip("\n").expandtabs(4).split("\n")
     return "<br>\n".join(map(_typed_line, lines))
 
 
 def as_markdown(text: str) -> str:
-    """A model's text. Nothing in it becomes HTML or is fetched, and maths is what the panel takes for it."""
+    """A model's text as Markdown. Nothing in it becomes HTML or is fetched; maths is what the panel takes for maths."""
     lines = visible(_one_break(text)).split("\n")
     shown: list[str] = []
     for code, block in _blocks(lines):
@@ -100,7 +100,7 @@ def as_markdown(text: str) -> str:
 
 
 def as_source(text: str) -> str:
-    """A text as it stands, in one block, which costs a page next to nothing however long it is."""
+    """A text as it stands, in one code block, which a page draws fast however long it is."""
     return "\n".join(_with_fences("", "", "", visible(_one_break(text)).split("\n")))
 
 
@@ -112,7 +112,7 @@ def _typed_line(line: str) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
-    """The text in parts: whether it is code, then already fenced, and its lines."""
+    """The text in blocks: whether a block is code, and its lines, already fenced if it is."""
     prose: list[str] = []
     place, listed = 0, False
     while place < len(lines):
@@ -139,7 +139,7 @@ def _blocks(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
 
 
 def _indented(lines: list[str], place: int) -> tuple[list[str], int]:
-    """Code that indentation makes, fenced, and the place after it."""
+    """A block of indented code, fenced, and the number of the line after it."""
     end = place
     while end < len(lines) and (not lines[end].strip() or _INDENT.match(lines[end])):
         end += 1
@@ -149,7 +149,7 @@ def _indented(lines: list[str], place: int) -> tuple[list[str], int]:
 
 
 def _fenced(fence: re.Match[str], lines: list[str], place: int) -> tuple[list[str], int]:
-    """Code between fences, and the place after it. One in a quotation ends with that at the latest."""
+    """A block between fences, and the number of the line after it. In a quotation it ends with that at the latest."""
     lead = fence["lead"].expandtabs(4)
     quoted = re.compile(rf"(?:[ \t]*>){{{lead.count('>')}}}")
     width = len(lead) - lead.rfind(">") - 1
@@ -168,7 +168,7 @@ def _fenced(fence: re.Match[str], lines: list[str], place: int) -> tuple[list[st
 
 
 def _with_fences(first: str, lead: str, language: str, code: list[str]) -> list[str]:
-    """Code whose lines begin with `lead`, the first with `first`, between fences that nothing in it ends."""
+    """Code whose lines begin with `lead`, the first with `first`, between fences longer than any in the code."""
     longest = max((len(run) for line in code for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{first}{fence}{language}", *((lead + line).rstrip(" ") for line in code), lead + fence]
@@ -179,7 +179,7 @@ def _prose(text: str) -> str:
 
 
 def _written(found: re.Match[str]) -> str:
-    """What stands for something that Jupyter would read otherwise."""
+    """The replacement for a match that Jupyter would read differently."""
     given = {name: value for name, value in found.groupdict().items() if value is not None}
     if "code" in given:
         return _code_span(found)
@@ -199,7 +199,7 @@ def _written(found: re.Match[str]) -> str:
 
 
 def _formula(source: str, given: dict[str, str]) -> str:
-    """Maths between dollars; a text where Jupyter would not find its end."""
+    """Maths between dollars, or escaped text where Jupyter would not find the end of the maths."""
     margin = given.pop("margin", "")
     kind = next(iter(given))
     tex = _TILDE.sub(r"\\ ", _SIGN.sub(r"\g<0> ", _BLANK.sub("", given[kind])))
@@ -212,7 +212,7 @@ def _formula(source: str, given: dict[str, str]) -> str:
 
 
 def _code_span(found: re.Match[str]) -> str:
-    """As it stands, unless some reader could see a table's line, an emphasis or maths begin or end in it."""
+    """A code span as it stands, unless a renderer could see a table's line, an emphasis or maths begin or end in it."""
     held = found["held"]
     risky = (found["ticks"] != "`" or set(held) & set("|`")) and re.search(r"[<$]|!\[", held)
     if not risky and not _MATHS_IN_CODE.search(held):
@@ -222,7 +222,7 @@ def _code_span(found: re.Match[str]) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """A sign after a backslash, which stands for itself."""
+    """A sign after a backslash, which means the sign itself."""
     sign, following = found["escaped"], found.string[found.end() : found.end() + 1]
     if sign == "$" or (sign == "\\" and following and following in "()[]"):
         return _apart(sign)
@@ -234,7 +234,7 @@ def _entity(sign: str) -> str:
 
 
 def _apart(sign: str) -> str:
-    """A sign in an element of its own: Jupyter looks for maths in what is shown, too, but not across elements."""
+    """A sign in an element of its own: Jupyter also looks for maths in the rendered page, but not across elements."""
     return f"<span>{_entity(sign)}</span>"
 
 

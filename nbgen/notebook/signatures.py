@@ -1,4 +1,4 @@
-"""Signatures of helpers with every option by its name, so that Tab finds them and help lists them.
+"""Signatures of helpers with every option by name, so that Tab completes them and help lists them.
 
 Knows which options there are, and nothing of their values.
 """
@@ -19,19 +19,19 @@ from nbgen.sampling_params import SamplingParams, no_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What `nbgen.stream` takes beside the sampling options, and whoever hands its options on to it.
+#: Options besides the sampling options of `nbgen.stream`, and of helpers that pass their options on to it.
 STREAMED = ("adapter", "images", "audio", "videos", "tools", "tool_choice", "template_options", "logit_processor")
-#: What other libraries call these, where no spelling tells which is meant.
+#: Other libraries' names for our options, where similar spelling would not find the option that is meant.
 ELSEWHERE = {"stream": "nbgen.stream", "messages": "prompt", "instructions": "system", "response_format": "schema"}
 ELSEWHERE |= {"functions": "tools", "max_length": "max_new_tokens", "stop_sequences": "stop", "temp": "temperature"}
-#: Refused in words of its own where options are checked.
+#: An unknown option that is let through here: the check of the options refuses it with a message of its own.
 EXPLAINED = "model"
 
 
 def takes_sampling(*more: str, new_tokens: int | None = None) -> Callable[[F], F]:
-    """A decorator: `**options` stands for the sampling options and these, which its help explains; no others are taken.
+    """A decorator: `**options` takes only the sampling options and `more`; the helper's signature and help list them.
 
-    `new_tokens` is what max_new_tokens is where it is left out; None, as many as the context holds.
+    `new_tokens` is the default of max_new_tokens; None: as many as the context holds.
     """
 
     def sign(helper: F) -> F:
@@ -49,7 +49,7 @@ def takes_sampling(*more: str, new_tokens: int | None = None) -> Callable[[F], F
 
 
 def _refusing(helper: F, known: Sequence[str]) -> F:
-    """The helper, which takes no option but these."""
+    """The helper, refusing options other than the known ones."""
 
     @functools.wraps(helper)
     def call(*args: Any, **options: Any) -> Any:
@@ -76,7 +76,7 @@ def _sampling(new_tokens: int | None) -> list[inspect.Parameter]:
 
 
 def _parameter(field: msgspec.structs.FieldInfo, new_tokens: int | None) -> inspect.Parameter:
-    """As it is read: without what stands for an option that was left out."""
+    """The parameter for an option, with a default that people can read in place of `UNSET`."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     type, default = (int | None, new_tokens) if default is msgspec.UNSET else (field.type, default)
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type)

@@ -1,4 +1,4 @@
-"""What the server says of its model, for people to read.
+"""The server's report on its model, for people to read.
 
 Knows the fields of `GET model` and nothing of how they were fetched.
 """
@@ -63,12 +63,12 @@ def _model_line(model: dict[str, Any]) -> str:
 
 
 def _layers(model: dict[str, Any]) -> str | None:
-    """Said where they are nbgen's own."""
+    """Where the model's layers come from, unless from transformers."""
     return f"in {own}" if (own := model.get("layers_in", "transformers")) != "transformers" else None
 
 
 def _pulse_line(pulse: dict[str, Any]) -> str:
-    """Fields at their default of 0 are left out on the wire."""
+    """The engine's load in a line. Fields at their default of 0 are left out on the wire."""
     line = f"{pulse.get('running', 0)} running · {pulse.get('waiting', 0)} waiting"
     if total := pulse.get("blocks_total"):
         used = total - pulse.get("blocks_free", 0)

@@ -22,7 +22,7 @@ MAX_ALTERNATIVES = 20
 class Stream(Panel):
     """A text and its continuation, coloured by probability. Options are those of `nbgen.generate(complete=True)`.
 
-    `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one goes on from it.
+    `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one continues there.
     `adapter` names a loaded LoRA adapter.
     """
 
@@ -64,7 +64,7 @@ class Stream(Panel):
         """The prompt and its newest continuation, as far as it has come; empty before the first."""
         if run := session.default_client().chat(self.chat)["run"]:
             return str(run["prompt"] + run["text"])
-        turns = self._runs.turns()  # all there is of a server of another kind
+        turns = self._runs.turns()  # a server of another kind keeps no chats
         return self._prompt + str(turns[-1]["content"]) if turns else ""
 
     def _receive(self, message: dict[str, Any]) -> None:

@@ -13,15 +13,15 @@ import msgspec
 
 from nbgen.errors import writable
 
-#: Classes of an element in which dollars are dollars.
+#: Classes of an element in which MathJax leaves dollar signs alone.
 NO_MATHS = "tex2jax_ignore mathjax_ignore"
 
 
 def html_table(value: Any) -> str:
-    """A value as nested tables: an object has a row a field, a list of objects a row an item."""
+    """A value as nested tables: an object has a row for each field, a list of objects a row for each item."""
     try:
         shown = _html(plain(value))
-    except RecursionError:  # models may open one bracket after the other
+    except RecursionError:  # a model may have opened thousands of brackets
         shown = "(nested too deep to be shown)"
     return f'<div class="nbgen-value {NO_MATHS}">{shown}</div>'
 
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 def _of_model(value: Any) -> Any:
-    """An object of pydantic's as plain values; what is no model, as an address, as it is written."""
+    """A pydantic model as plain values; any other object, such as a URL, as its text."""
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)
 
 

@@ -1,7 +1,7 @@
-"""A coroutine on a thread of its own: cancelled from any other, and waited for by an event.
+"""A coroutine on a thread of its own: any thread can cancel it, or wait for it by an event.
 
-Joining the thread would not do: before Python 3.13 one that is interrupted takes the thread for ended. Knows nothing of
-what runs there.
+Waiting by `Thread.join` would not do: before Python 3.13 a join that is interrupted takes the thread for ended. Knows
+nothing of what runs there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-#: Seconds after which an interrupt is heard that came in the moment before a wait began: Python sleeps through it.
+#: Longest wait at a time: Python does not notice an interrupt that comes just before a wait until the wait ends.
 HEARS_AGAIN = 0.5
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -21,9 +21,9 @@ Ended = Callable[[BaseException | None], None]
 
 
 class TaskThread:
-    """Runs `work` once started, in a copy of this context. `failure` is what ended it, but for a cancellation.
+    """Runs `work` once started, in a copy of this context. `failure` is the error that ended it, unless cancelled.
 
-    `ended` is told of it on the thread, before anybody who waits.
+    `ended` is called with it on the thread, before any `wait` returns.
     """
 
     def __init__(self, work: Work, ended: Ended = lambda failure: None) -> None:
@@ -33,28 +33,28 @@ class TaskThread:
         self._started = threading.Event()
         self._over = threading.Event()
         self._abandoned = False
-        # The context says which cell the output belongs to.
+        # The context holds which cell the output belongs to.
         run = contextvars.copy_context().run
         self._thread = threading.Thread(target=run, args=(self._run, work, ended), daemon=True)
 
     def start(self) -> None:
-        """Begin. An interrupt in the middle of it leaves open whether it has: then it has to be cancelled."""
+        """Begin. After an interrupt in here it may or may not have begun: call `cancel` then."""
         self._thread.start()
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended, nor been told of."""
+        """Whether it has not ended yet, `ended` included."""
         return not self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it has ended, after so many seconds at most."""
+        """Wait until it has ended, at most so many seconds. Returns whether it has."""
         while timeout is None and not self._over.wait(HEARS_AGAIN):
             pass
         return self._over.wait(timeout)
 
     def cancel(self) -> None:
-        """Have it end where it waits next; nothing where it has ended."""
-        if not self._started.wait(1):  # its start was interrupted: it is not to begin any more
+        """Cancel it, at its next await; does nothing if it has ended."""
+        if not self._started.wait(1):  # its start was interrupted: keep it from beginning later
             self._abandoned = True
             self._over.set()
         if self._loop is not None and self._task is not None:
@@ -62,7 +62,7 @@ class TaskThread:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have it called on the loop, once that runs; nothing where it has ended."""
+        """Call the function on the event loop, once that runs; does nothing if it has ended."""
         self._started.wait()
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
@@ -73,7 +73,7 @@ class TaskThread:
             asyncio.run(self._main(work))
         except asyncio.CancelledError:
             pass
-        except BaseException as failure:  # Raised where it is waited for; here nobody would see it.
+        except BaseException as failure:  # Whoever waits raises it; here nobody would see it.
             self.failure = failure
         finally:
             self._started.set()

@@ -18,7 +18,7 @@ from nbgen.notebook.table import markdown_table
 
 
 class WrongExpression(InvalidRequest):
-    """What stands in two braces can be no expression: `source`."""
+    """The text in two braces, `source`, cannot be an expression."""
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f"{{{{{source:.500}}}}}: {reason}.")
@@ -26,10 +26,10 @@ class WrongExpression(InvalidRequest):
 
 
 class UnknownName(WrongExpression):
-    """An expression uses a name that is not there."""
+    """An expression uses an unknown name."""
 
 
-#: A template's texts and expressions, in their order.
+#: A template's texts and compiled expressions, in order.
 Parts = list[str | CodeType]
 
 
@@ -39,7 +39,7 @@ def fill(template: str, names: Mapping[str, Any]) -> str:
 
 
 def parsed(template: str) -> Parts:
-    """What a template is made of. Raises InvalidRequest naming what is no expression."""
+    """A template's parts. Raises InvalidRequest naming the braces that hold no expression."""
     parts: Parts = []
     rest = template
     while True:
@@ -57,7 +57,7 @@ def filled(parts: Parts, names: Mapping[str, Any], whole: bool = False) -> str:
 
 
 def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
-    """Raise UnknownName where a name alone is an expression and not there, or something else is that is called so."""
+    """Raise UnknownName for a bare name that is unknown, and for a column's label that Python reads as a literal."""
     for code in (part for part in parts if not isinstance(part, str)):
         _check_name(code, names)
         if not code.co_names and code.co_filename in names:
@@ -65,11 +65,11 @@ def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as a prompt shows it: a table of pandas, polars or pyarrow as Markdown, anything else as str() has it."""
+    """A value as a prompt shows it: a table of pandas, polars or pyarrow as Markdown, anything else by str()."""
     pandas, polars = (sys.modules.get(name) for name in ("pandas", "polars"))
     if any(library is not None and isinstance(value, library.Series) for library in (pandas, polars)):
         value = value.to_frame()
-    if table := other_table(value):  # of which str() leaves most out
+    if table := other_table(value):  # str() would leave most of it out
         return markdown_table(*table)
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
@@ -77,9 +77,9 @@ def as_text(value: Any) -> str:
 
 
 def in_single_braces(text: str, names: Collection[str]) -> str | None:
-    """One of the names that a text without double braces has in single ones, as f-strings have them.
+    """One of the `names` that a text without double braces has in single ones, as in f-strings.
 
-    The braces of code and of TeX are left out.
+    Braces of code and of TeX are ignored.
     """
     if "{{" in text or re.search("[fF][rR]?[\"']", text):
         return None
@@ -97,7 +97,7 @@ def with_index(frame: Any) -> Any:
 
 
 def missing(value: Any) -> bool:
-    """Whether it is what a table has where there is no value: None, NaN, or a NA or NaT of pandas."""
+    """Whether it is a table's missing value: None, NaN, or pandas' NA or NaT."""
     pandas = sys.modules.get("pandas")
     if value is None or pandas is None:
         return value is None
@@ -105,13 +105,13 @@ def missing(value: Any) -> bool:
 
 
 def _expression(text: str) -> tuple[CodeType | None, str]:
-    """The shortest expression that ends at a `}}`, and what follows. A pair that never closes is text."""
+    """The shortest expression that ends at a `}}`, and the text after it. A `{{` that never closes is text."""
     ends = [place for place in range(len(text)) if text.startswith("}}", place)]
     for place in ends:
         source = text[:place].strip()
         try:
             return compile(source, source, "eval"), text[place + 2 :]
-        except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two, of what is nested too deep
+        except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: nested too deep
             continue
     if ends:
         raise WrongExpression(text[: ends[0]].strip(), "is not a Python expression")
@@ -137,12 +137,12 @@ def _text(code: CodeType, names: Mapping[str, Any], whole: bool) -> str:
 
 def _check_name(code: CodeType, names: Mapping[str, Any]) -> None:
     source = code.co_filename
-    if source.isidentifier() and set(code.co_names).difference(names):  # also what Python itself calls so: id, input
+    if source.isidentifier() and set(code.co_names).difference(names):  # also builtins, such as id, input
         raise UnknownName(source, f"name {source!r} is not defined")
 
 
 def _table(frame: Any) -> str:
-    """Rows with their index, unless it only counts them."""
+    """Rows with their index, unless it is only a RangeIndex."""
     pandas = sys.modules["pandas"]
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = with_index(frame)

@@ -1,7 +1,7 @@
-"""Arrays as the tensors of KServe v2, and back: numbers as bytes behind the JSON, texts in it.
+"""Arrays as the tensors of KServe v2, and back: numbers as bytes after the JSON, texts within it.
 
-Follows the Open Inference Protocol and its binary tensor data extension (row-major, little-endian), which carries every
-number, NaN among them. Knows nothing of models.
+Follows the Open Inference Protocol and its binary tensor data extension (row-major, little-endian), which can carry
+every number, also NaN. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DATATYPES = {
     **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
-#: Of which kinds of numbers an array of a kind may be made without losing any.
+#: By the kind of a declared datatype: the kinds of numbers that are converted to it, if none of them is changed.
 _BECOMES = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
 _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {"BYTES": np.dtype(object)}
 
@@ -36,9 +36,9 @@ _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {
 def infer(
     model: str, inputs: Mapping[str, Any], *, outputs: str | Sequence[str] = (), **parameters: Any
 ) -> dict[str, Any]:
-    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along.
+    """KServe v2's infer: arrays in, arrays out, by name. `outputs` selects some; `parameters` are sent along.
 
-    Numbers and lists of Python's are of the type that the model declares; arrays are of their own.
+    Python's numbers and lists get the datatype that the model declares; arrays keep their own.
     """
     if not isinstance(model, str):
         raise InvalidRequest(f"model is the name of one that the server has, got {type(model).__name__}", field="model")
@@ -55,18 +55,18 @@ def infer(
 
 
 def _declared(client: AnyClient, model: str, inputs: Any) -> dict[str, str]:
-    """The datatypes of a model's inputs, where some are given in Python's own types; none where it is not said."""
+    """The datatypes of a model's inputs, needed if some are given as Python's types; {} if the server has none."""
     if not isinstance(inputs, Mapping) or all(hasattr(value, "dtype") for value in inputs.values()):
         return {}
     try:
         known = client.fields(Call("GET", f"v2/models/{quote(model, safe='')}"))
         return {each["name"]: each["datatype"] for each in known.get("inputs", ())}
-    except NbgenError:  # the call that follows says it better
+    except NbgenError:  # the call that follows has the better error
         return {}
 
 
 def _in_words(error: InvalidRequest) -> InvalidRequest:
-    """A refusal in Triton's words, without the id that nobody gave, and with what numpy calls the type."""
+    """A refusal in Triton's words, without the id that nobody gave, and with numpy's name for the type."""
     words = re.sub(r"^\[request id: .*?\] ", "", error.message)
     if found := re.search(r"input '(.*)' data-type is '.*', but model '.*' expects '(\w+)'", words):
         name, expected = found[1], _KINDS.get(found[2])
@@ -77,10 +77,10 @@ def _in_words(error: InvalidRequest) -> InvalidRequest:
 def to_tensors(
     arrays: Mapping[str, Any], declared: Mapping[str, str] | None = None
 ) -> tuple[list[dict[str, Any]], bytes]:
-    """Each array by its name, and the bytes of those that are no texts; texts and bytes become BYTES.
+    """The tensor of each array, and the bytes of those that are no texts; texts and bytes become BYTES.
 
-    Tensors of torch may need gradients; bfloat16, which numpy has not, becomes float32. What is no array yet becomes
-    one of the datatype `declared` for it. Raises InvalidRequest for a type that KServe has not.
+    torch's tensors may require gradients; bfloat16, which numpy lacks, becomes float32. A value that is no array yet
+    becomes one of the datatype `declared` for it. Raises InvalidRequest for a type that KServe lacks.
     """
     if not isinstance(arrays, Mapping):
         kind = type(arrays).__name__
@@ -94,7 +94,7 @@ def to_tensors(
 
 
 def from_tensors(tensors: list[dict[str, Any]], data: bytes = b"") -> dict[str, Any]:
-    """The arrays of an answer by their names, from the bytes that follow it or the JSON; BYTES are str."""
+    """The arrays of an answer by name, from the bytes after the JSON or from the JSON; BYTES become str."""
     arrays, rest = {}, memoryview(data)
     for tensor in tensors:
         size = tensor.get("parameters", {}).get("binary_data_size")
@@ -137,12 +137,12 @@ def _tensor(name: str, array: np.ndarray[Any, Any]) -> tuple[dict[str, Any], byt
 
 
 def _holds(array: np.ndarray[Any, Any], code: str, kind: type) -> bool:
-    """Whether its elements are of this type, by its own or each by each."""
+    """Whether all elements are of this type: by the array's dtype, or each one in an array of objects."""
     return array.dtype.kind == code or (array.dtype == object and all(isinstance(item, kind) for item in array.flat))
 
 
 def _from_bytes(data: memoryview, datatype: str) -> np.ndarray[Any, Any]:
-    """Elements of a tensor behind each other, in memory of their own."""
+    """A tensor's elements as a flat array with memory of its own."""
     if datatype == "BYTES":
         return np.array([item.decode(errors="replace") for item in unpack_bytes(data)], dtype=object)
     if datatype == "BF16":  # the upper halves of float32

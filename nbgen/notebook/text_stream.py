@@ -20,29 +20,29 @@ from nbgen.notebook.interrupts import waking
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 
-#: Between the first text and the end; in less time nothing is told of how fast tokens come.
+#: Least time between the first token and the end for which tokens per second are given.
 RATE_SECONDS = 0.01
 
 Events = Iterator[Event]
-#: In place of an event that did not come.
+#: Stands for the next event where the events ended without `done` or `error`.
 LOST: Event = ("lost", {})
 Progress = Callable[[dict[str, Any] | None], None]
-#: Streams that are awaited at once; others wait for them to end.
+#: Most streams that one event loop awaits at once; others wait for one of them to end.
 AWAITED = 128
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-#: Of an answer that has no end.
+#: The error of an answer whose events end without `done` or `error`.
 INCOMPLETE = "the server ended the answer before it was complete"
-#: Between two lines that say how long the model has been thinking.
+#: Between two updates of the line that counts the tokens of the model's thinking.
 LINE_SECONDS = 0.2
 
 
 class TextStream:
     """Iterate for new text, by `for` or `async for`; `await` it for the result.
 
-    Leaving a loop early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server, and what has come
-    stays in `result`. To read some and more of it later, use `next(…)` or `await anext(…)`; then `close`, `aclose`, or
-    the end of a `with` or `async with` stops it. `aevents` are the same events awaited; whichever is not used is never
-    opened.
+    Leaving a loop early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server, and the text so
+    far stays in `result`. To read a part now and more later, use `next(…)` or `await anext(…)`; then `close`, `aclose`,
+    or the end of a `with` or `async with` stops the run. `aevents` yields the same events as `events`, awaited; the one
+    that is not used is never started.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class TextStream:
         self.result = result
         self._events = events
         self._aevents = aevents
-        #: What reads the awaited ones, and whose turn it is, where several await the same stream.
+        #: The task that reads `aevents`, and a lock between tasks that await the same stream.
         self._task: EventTask | None = None
         self._turn = asyncio.Lock()
         self._progress = progress or (lambda step: None)
         self.on_end: Callable[[Result], None] = lambda result: None
         self._failure: Exception | None = None
         self._open = True
-        #: Whether it has ended by itself.
+        #: Whether `done` has come.
         self._whole = False
         self._started = time.monotonic()
         self._next_line = 0.0
@@ -96,7 +96,7 @@ class TextStream:
                 event = next(self._events, LOST)
                 if self._open and (text := self._apply(*event)):
                     return text
-            self._close_events()  # another thread may have left that to this one
+            self._close_events()  # `close` on another thread may have left that to this one
         except BaseException as error:  # Ctrl-C, too, must end the run.
             self._break(error)
             if isinstance(error, EXPECTED):
@@ -108,7 +108,7 @@ class TextStream:
         return _Loop(self)
 
     async def __anext__(self) -> str:
-        __tracebackhide__ = True  # from IPython and pytest, where another error has this one for its cause
+        __tracebackhide__ = True  # IPython and pytest leave this frame out, also under another error
         async with self._turn:
             if self._open and self._task is None:
                 self._task = EventTask(self._awaited())
@@ -122,14 +122,14 @@ class TextStream:
         return self.read().__await__()
 
     async def read(self) -> Result:
-        """As to await it, as a coroutine, which tasks want. Raises what ended it, another time as well."""
+        """Like awaiting the stream, but a coroutine, which asyncio's tasks need. Each call raises what ended it."""
         __tracebackhide__ = True
         with waking():
             async with _places() if self._open else nullcontext():
                 return await self.read_at_once()
 
     async def read_at_once(self) -> Result:
-        """The same, however many others are awaited."""
+        """Like `read`, but without waiting while `AWAITED` others are awaited."""
         __tracebackhide__ = True
         async with self._turn:
             if self._task is not None:
@@ -150,7 +150,7 @@ class TextStream:
             pass
 
     async def _text(self, events: AsyncIterator[Event]) -> str:
-        """The next text that is awaited; none at the end."""
+        """The next text of awaited events; empty at the end."""
         __tracebackhide__ = True
         try:
             while self._open:
@@ -159,8 +159,8 @@ class TextStream:
                     return text
         except BaseException as error:  # A cancelled task, too, ends the run.
             self._break(error)
-            if not isinstance(error, GeneratorExit):  # after which nothing may be awaited
-                await self._left()  # the loop may stand still soon
+            if not isinstance(error, GeneratorExit):  # after it a coroutine may not await
+                await self._left()  # close at once: the event loop may stop soon
             if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
                 raise shortened(error) from None
             raise
@@ -182,7 +182,7 @@ class TextStream:
             await self._task.ended()
 
     def close(self, reason: str = "abort") -> None:
-        """Stop reading, and with it the run; text that has come stays in `result`."""
+        """Stop reading, which also stops the run; the text so far stays in `result`."""
         if not self._open:
             return
         self._open = False
@@ -194,17 +194,17 @@ class TextStream:
             self._task.stop()
 
     def _close_events(self) -> None:
-        """With them the connection; where another thread reads it, that one does so when the next event comes."""
+        """Close the events and their connection. A thread that is reading them does so itself at the next event."""
         close = getattr(self._events, "close", None)
         if close:
-            with suppress(ValueError):  # a generator that is executing
+            with suppress(ValueError):  # the generator is running
                 close()
 
     def __reduce__(self) -> Any:
         raise TypeError("a stream cannot be copied or pickled: its connection has one reader")
 
     async def aclose(self) -> None:
-        """As `close`, but the connection is closed as well when it returns: who awaits the stream has left it."""
+        """Like `close`, but returns only when the connection is closed and no task awaits the stream any more."""
         self.close()
         async with self._turn:
             await self._left()
@@ -242,7 +242,7 @@ class TextStream:
         return ""
 
     def _delta(self, data: dict[str, Any]) -> str:
-        """Only sample 0 is text to read along; further samples of `n` grow beside it."""
+        """Add a delta to the result. Returns the new text of sample 0 alone; further samples of `n` go to `others`."""
         usage = self.result.usage
         usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
         self._think(data)
@@ -259,7 +259,7 @@ class TextStream:
         return text
 
     def _think(self, data: dict[str, Any]) -> None:
-        """Say that the model thinks, as long as nothing else comes."""
+        """Show that the model is thinking, as long as nothing but reasoning comes."""
         if data["text"] or not data.get("reasoning"):
             if self._silent:
                 self._progress(None)
@@ -279,7 +279,7 @@ class TextStream:
         self.close()
 
     def _rate(self) -> float | None:
-        """As seen from here, for servers that do not say."""
+        """Tokens per second as measured here, for servers that do not report them."""
         tokens, first = self.result.usage.get("completion_tokens", 0), self.result.ttft_s
         seconds = 0.0 if first is None else time.monotonic() - self._started - first
         return (tokens - 1) / seconds if tokens > 1 and seconds >= RATE_SECONDS else None
@@ -290,7 +290,7 @@ class TextStream:
 
 
 class _Loop:
-    """One loop over a stream. Who leaves it, however, lets go of it, and so ends the run."""
+    """One loop over a stream. However the loop is left, this object is deleted then, which ends the run."""
 
     def __init__(self, stream: TextStream) -> None:
         self._stream = stream
@@ -312,12 +312,12 @@ class _Loop:
 
 
 def _places() -> asyncio.Semaphore:
-    """Those of the streams that are awaited at once; each is a connection, of which systems allow a thousand or so."""
+    """Limits how many streams this loop awaits at once: each is a connection, and systems allow a thousand or so."""
     return _loops.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AWAITED))
 
 
 async def _read_out(events: AsyncGenerator[Any, None]) -> None:
-    """To the end of the connection, where httpx closes its own generators; those that are left are the collector's."""
+    """Read to the connection's end: there httpx closes its generators, else left to the garbage collector."""
     with suppress(NbgenError):
         async for _ in events:
             pass

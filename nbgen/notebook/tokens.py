@@ -18,11 +18,11 @@ from nbgen.notebook.signatures import takes_sampling
 def logprobs(
     prompt: Prompt, *, top: int = 5, max_new_tokens: int | None = 0, adapter: str = "", **options: Any
 ) -> Logprobs:
-    """How likely each token of a text was, and which `top` others were likely there.
+    """How likely each token of a text was, and which `top` tokens were the likeliest there.
 
-    A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model goes on
-    for so many tokens, which follow with their own probabilities; `adapter` names a loaded LoRA adapter. Needs a server
-    of nbgen or SGLang.
+    A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model continues
+    by so many tokens, which are added with their own probabilities; `adapter` names a loaded LoRA adapter. Needs a
+    server of nbgen or SGLang.
     """
     asked = {"text": prompt} if isinstance(prompt, str) and prompt else {"input_ids": tokenize(chat_messages(prompt))}
     params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))

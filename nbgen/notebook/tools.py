@@ -1,4 +1,4 @@
-"""Python functions that a model may want called: described to it by their signatures, called with what it gives.
+"""Python functions that a model may call: described to it by their signatures, called with its arguments.
 
 Follows OpenAI's API reference in how tools, calls and results look. Knows neither server nor model.
 """
@@ -21,11 +21,11 @@ from nbgen.notebook.schema import described, read_as
 from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.text_stream import TextStream
 
-#: Asks again, after an answer and messages with what the functions that it called have returned.
+#: Asks the model again, given its answer and messages with the results of the functions that the answer called.
 Ask = Callable[[Result, list[dict[str, Any]]], TextStream]
 #: A call by its id, its function's name and its arguments as JSON.
 Call = Mapping[str, str]
-#: Answers to one question, after which calls are left to whoever asked.
+#: Most answers to one question; calls of the last one are not made.
 MAX_ROUNDS = 16
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -34,7 +34,7 @@ class Tools:
     """What was given as `tools=`: functions of the notebook, and tools as OpenAI's JSON, which nobody here can call."""
 
     def __init__(self, given: Any = ()) -> None:
-        """Raises InvalidRequest for what is neither, and for functions that cannot be described."""
+        """Raises InvalidRequest for any other value, and for functions that cannot be described."""
         self._functions: dict[str, _Function] = {}
         self.json: list[dict[str, Any]] = []
         for each in _several(given):
@@ -53,11 +53,11 @@ class Tools:
 
     @property
     def nameless(self) -> bool:
-        """Whether there is a function that no model can call."""
+        """Whether there is a lambda, which no model can call by name."""
         return "<lambda>" in self._functions
 
     def rounds(self, answer: TextStream, ask: Ask) -> Iterator[TextStream]:
-        """The answer, to be read, and after each that called functions the one that `ask` gives with what they told."""
+        """Yields the answer, to be read, then calls its functions and yields the answer that `ask` gives, and so on."""
         for left in reversed(range(MAX_ROUNDS)):
             yield answer
             if not left or not (results := self.results(answer.result)):
@@ -65,29 +65,29 @@ class Tools:
             answer = ask(answer.result, results)
 
     def results(self, result: Result) -> list[dict[str, Any]]:
-        """Messages with what the functions that an answer calls have returned; none if it calls others."""
+        """Messages with the results of the functions that an answer calls; none if it calls unknown ones."""
         if result.finish_reason == "abort" or self.unknown(result.tool_calls):
             return []
         return self.call(result.tool_calls)
 
     def unknown(self, calls: Sequence[Call]) -> list[str]:
-        """The functions of these calls that are not here, each by its name."""
+        """The names in these calls that are none of these functions."""
         return list(dict.fromkeys(call["name"] for call in calls if call["name"] not in self._functions))
 
     def call(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
-        """Messages with what the functions have returned, all of which are here."""
+        """Call these functions, which must be known. Returns messages with their results."""
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": self._functions[call["name"]](call["arguments"])}
             for call in calls
         ]
 
     def asynchronous(self, calls: Sequence[Call]) -> bool:
-        """Whether all of the functions, which are here, are coroutine functions."""
+        """Whether all these functions, which must be known, are coroutine functions."""
         return all(self._functions[call["name"]].asynchronous for call in calls)
 
 
 def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a run is told of tools and of its template, without what is not asked for."""
+    """The part of a run's body with tools and template options, as far as they are given."""
     box = tools if isinstance(tools, Tools) else Tools(tools)
     if box.nameless:
         raise InvalidRequest("a lambda has no name that a model could call it by: write def name(…)", field="tools")
@@ -113,7 +113,7 @@ class _Function:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         plain, own = function, {}
-        if isinstance(function, functools.partial):  # which may have been given a name, and its function's signature
+        if isinstance(function, functools.partial):  # may have attributes of its own, such as a name
             plain, own = function.func, vars(function)
             function = functools.partial(plain, *function.args, **function.keywords)
         written = plain if hasattr(plain, "__name__") else type(plain).__call__  # of an object that can be called
@@ -138,7 +138,7 @@ class _Function:
         return {"type": "function", "function": {name: value for name, value in told.items() if value}}
 
     def __call__(self, arguments: str) -> str:
-        """What it returns, as text; what went wrong, for the model to read."""
+        """Call it with arguments in JSON. Returns its result, or its error for the model to read, as text."""
         try:
             given = read_as(arguments or "{}", self._arguments, strict=False)
             value = _waited_for(self._function(**{name: getattr(given, name) for name in self._names}))
@@ -148,7 +148,7 @@ class _Function:
 
 
 def _waited_for(value: Any) -> Any:
-    """What a coroutine returns: in a thread, for the kernel's own event loop runs already."""
+    """The value, or what an awaitable returns: run on a thread, for the kernel's own event loop is running already."""
     if not inspect.isawaitable(value):
         return value
 
@@ -170,7 +170,7 @@ def _waited_for(value: Any) -> Any:
 
 
 def _fields(function: Callable[..., Any], written: Callable[..., Any], name: str) -> list[Any]:
-    """The parameters that are not bound, each with its type and its default."""
+    """The parameters that a `partial` does not bind, each with its type and its default."""
     bound = function.keywords if isinstance(function, functools.partial) else {}
     try:
         parameters, hints = inspect.signature(function).parameters, get_type_hints(written, include_extras=True)
@@ -190,11 +190,11 @@ def _fields(function: Callable[..., Any], written: Callable[..., Any], name: str
 
 
 def _said(type: Any) -> dict[str, str]:
-    """What words beside a parameter's type say: `Annotated[str, "the city"]`."""
+    """The description from the strings beside a parameter's type, as in `Annotated[str, "the city"]`."""
     words = " ".join(each for each in getattr(type, "__metadata__", ()) if isinstance(each, str))
     return {"description": words} if words else {}
 
 
 def _default(value: Any) -> Any:
-    """A default as dataclasses take it: what can change is made anew for each call."""
+    """A default as dataclasses take it: a mutable value is copied for each call."""
     return field(default=value) if isinstance(value, Hashable) else field(default_factory=lambda: copy.copy(value))

@@ -1,6 +1,6 @@
-"""What a panel shows, as an output of its own: what is left to read where there is no kernel and no widget.
+"""A panel's content as an output of its own, to be read where there is no kernel and no widget.
 
-Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched. The images and sounds that
+Markdown without markup from the model: nothing in it runs, and nothing in it is fetched. The images and sounds that
 a person sent are in it as small pictures and players.
 """
 
@@ -16,16 +16,16 @@ from nbgen.notebook.shown_media import media_markdown
 from nbgen.notebook.shown_text import as_markdown, as_source, as_typed, counted, visible
 from nbgen.notebook.turns import NAMES, shown, spoken
 
-#: No HTML: what front ends do with Markdown, they do to untrusted text as well.
+#: No HTML: front ends render Markdown in the same way where the notebook is not trusted.
 Bundle = dict[str, str]
-#: Of a conversation the newest messages are drawn as in the panel, those before stand as they were written: pages draw
-#: the whole transcript anew with every answer, and take milliseconds for each message.
+#: So many of the newest messages are drawn as in the panel, older ones are shown as plain text: pages draw the whole
+#: transcript anew with every answer, and take milliseconds for each message.
 DRAWN = 100
 
 
 class Transcript:
-    """Displays one output and changes it later, from any cell or thread. Where nothing else tells what was written, it
-    is not folded: paper has no way to open it.
+    """Displays one output and changes it later, from any cell or thread. In a report, which shows no widget, it is not
+    folded: paper has no way to open it.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Transcript:
         return self._output.shown
 
     def show(self) -> None:
-        """One more output, which front ends change together with those of before: empty, or what these have."""
+        """Add one more output with the content so far; front ends change it together with the earlier ones."""
         self._open = in_report()
         self._output.add(self._written)
 
@@ -48,7 +48,7 @@ class Transcript:
             self._change(written)
 
     def clear(self) -> None:
-        """Nothing is shown any more; an `update` with nothing keeps what a server may just have forgotten."""
+        """Show nothing any more. An empty `update` does not: the server may just have forgotten the conversation."""
         self._change(_EMPTY)
 
     def _change(self, written: Bundle) -> None:
@@ -72,7 +72,7 @@ def bundle(messages: Sequence[dict[str, Any]]) -> Bundle:
 
 
 def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Result]]) -> Bundle:
-    """What was asked, and each answer below its label."""
+    """The question's messages, and each answer below its label."""
     if not any(result.text or result.finish_reason for _, result in answers):
         return _EMPTY
     plain = [f"{label}: {visible(result.text)}" + _noted(" ({})", result.caption) for label, result in answers]
@@ -88,7 +88,7 @@ def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Res
 
 
 def continuation(text: str) -> Bundle:
-    """A text that was continued; its panel shows it as it was written."""
+    """A text that was continued, shown as it was written, as its panel does."""
     if not text:
         return _EMPTY
     return {"text/plain": visible(text), "text/markdown": _folded("Text", [as_typed(text)])}
@@ -103,7 +103,7 @@ def _folded(head: str, parts: Sequence[str]) -> str:
 
 
 def _older(turns: Sequence[dict[str, Any]]) -> list[str]:
-    """Folded once more: pages measure formulas in what is folded, but not what is folded in that."""
+    """The older turns, folded within the fold: pages measure formulas in a fold, but not in a fold within it."""
     words = f"The first {len(turns)}, as they were written"
     return [_folded(words, [as_source(_joined(turns))])] if turns else []
 

@@ -1,7 +1,7 @@
-"""How values of msgspec's types are spelt in JSON, where its schemas leave that open: dates, times, bytes, keys.
+"""Patterns for values of msgspec's types in JSON that its schemas leave open: dates, times, bytes, keys.
 
-A model that is held to less writes prose there, which then cannot be read. Knows msgspec's types and JSON schemas;
-nothing of what else a schema may come from.
+Without a pattern a model writes prose there, which msgspec cannot read. Knows msgspec's types and JSON schemas; nothing
+of other sources of schemas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from nbgen.date_patterns import CLOCK, DAY, FRACTION, ZONE
 
-#: Whether a time has a zone.
+#: The pattern for a time zone, by msgspec's `tz`: optional, required, or none.
 _ZONE = {None: f"{ZONE}?", True: ZONE, False: ""}
 _SECONDS = f"[0-9]{{1,6}}{FRACTION}S"
 _MINUTES = f"[0-9]{{1,6}}M({_SECONDS})?"
@@ -22,7 +22,7 @@ _HOURS = f"([0-9]{{1,6}}H({_MINUTES}|{_SECONDS})?|{_MINUTES}|{_SECONDS})"
 DURATION = f"^-?P([0-9]{{1,6}}D(T{_HOURS})?|T{_HOURS})$"
 BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 BYTES = (inspect.BytesType, inspect.ByteArrayType, inspect.MemoryViewType)
-#: The keys of dictionaries, which JSON has as texts, by their types.
+#: Schemas for the keys of dictionaries, which are strings in JSON, by the keys' types.
 KEYS = {
     inspect.IntType: {"pattern": r"^-?(0|[1-9][0-9]*)$"},
     inspect.FloatType: {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"},
@@ -31,7 +31,7 @@ KEYS = {
 
 
 def spell_out(schema: dict[str, Any], kind: Any) -> None:
-    """Write into the schema that msgspec has made for a type what it leaves open."""
+    """Add to the schema that msgspec has made for a type the patterns that it leaves open."""
     _spell(schema, inspect.type_info(kind), schema.get("$defs", {}), set())
 
 
@@ -54,7 +54,7 @@ def _spell(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> Non
 
 
 def _inside(node: Mapping[str, Any], kind: Any) -> list[tuple[Any, Any]]:
-    """The schemas that stand in one, each with its type."""
+    """The schemas nested directly in a schema, each with its type."""
     if isinstance(kind, inspect.DictType):
         return [(node.get("additionalProperties"), kind.value_type)]
     if isinstance(kind, inspect.UnionType):
@@ -67,7 +67,7 @@ def _inside(node: Mapping[str, Any], kind: Any) -> list[tuple[Any, Any]]:
 
 
 def _pattern(kind: Any) -> str | None:
-    """What a text of this type looks like, as far as msgspec reads it; None where its schema says so."""
+    """The pattern of the texts that msgspec reads as this type; None if msgspec's schema is enough."""
     if isinstance(kind, inspect.DateTimeType):
         return f"^{DAY}T{CLOCK}{_ZONE[kind.tz]}$"
     if isinstance(kind, inspect.DateType):
@@ -90,8 +90,8 @@ def _keys(kind: Any) -> dict[str, Any] | None:
 
 
 def _options(node: Mapping[str, Any], union: Any) -> list[tuple[Any, Any]]:
-    """The schemas of a union, each with its type: msgspec writes Structs behind other types, several as a union of
-    their own, and null last.
+    """The schemas of a union, each with its type. msgspec writes Structs after other types, several of them as a union
+    of their own, and null last.
     """
     written = [each["anyOf"] if "discriminator" in each else [each] for each in node.get("anyOf", ())]
     schemas = sorted(itertools.chain.from_iterable(written), key=lambda each: each.get("type") == "null")
@@ -99,7 +99,7 @@ def _options(node: Mapping[str, Any], union: Any) -> list[tuple[Any, Any]]:
 
 
 def _place(kind: Any) -> int:
-    """Where msgspec writes a type of a union."""
+    """The rank by which msgspec orders the types of a union."""
     if isinstance(kind, inspect.NoneType):
         return 2
     return int(isinstance(kind, inspect.StructType) and not kind.array_like)
