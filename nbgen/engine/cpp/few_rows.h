@@ -70,6 +70,22 @@ template <typename Kind, int R, int N, typename T>
     });
 }
 
+// To those sums what a group from the input `k` on adds, an output after the other: of several at once, what their weights have in
+// common for a group takes the place of sums where registers are few.
+template <typename Kind, int R, int N, typename T>
+[[gnu::always_inline]] inline void add_group(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
+                                             Layout<T> rows, int64_t k) {
+#pragma GCC unroll 8
+    for (int a = 0; a < N; a++)
+#pragma GCC unroll 8
+        for (int64_t part = 0; part < GROUP / STEP<T>; part++) {
+            const Numbers<T> weights = held(Kind(linear, n + a * apart).read(k, part));
+            const T* at = rows.first + (k + part * STEP<T>) * rows.along;
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) sums[i][a] = add_product(sums[i][a], loaded(at + i * rows.across), weights);
+        }
+}
+
 // What an output's weights are `ahead` bytes later is fetched, while rows are at the input `k`.
 template <typename Kind, typename T>
 [[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k, int64_t ahead) {
@@ -90,6 +106,12 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
         if constexpr (FETCHES)
 #pragma GCC unroll 8
             for (int a = 0; a < N; a++) fetch_later<Kind>(linear, n + a * apart, k, ahead);
+        if constexpr (REGISTERS == 16 && Kind::BITS == 4) {
+#pragma GCC unroll 4
+            for (int64_t group = 0; group < WHOLE; group += GROUP)
+                add_group<Kind>(sums, linear, n, apart, rows, k + group);
+            continue;
+        }
         add_part<Kind>(sums, linear, n, apart, rows, k, 0);
         if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
 #pragma GCC unroll 16
