@@ -21,6 +21,11 @@ class Limits(NamedTuple):
     bfloat16: float
     float32: float
 
+    @property
+    def operations(self) -> float:
+        """In the type that is multiplied faster: numbers of bfloat16 are numbers of float32, too."""
+        return max(self.bfloat16, self.float32)
+
 
 class Cost(NamedTuple):
     """What a model's arithmetic takes. A "pair" is a query token and a key token it sees."""
@@ -52,11 +57,11 @@ def least_seconds(workload: Workload, cost: Cost, limits: Limits) -> float:
     tokens = shared + requests * own
     pairs = shared**2 / 2 + requests * own * (shared + own / 2)
     prefill = 2 * cost.weights * tokens + 2 * cost.head * requests + cost.pair_operations * pairs
-    seconds = max(cost.weight_bytes / limits.bandwidth, prefill / limits.bfloat16)
+    seconds = max(cost.weight_bytes / limits.bandwidth, prefill / limits.operations)
     for step in range(1, workload.new):
         read = cost.weight_bytes + cost.cache_bytes * (shared + requests * (own + step))
         row = 2 * (cost.weights + cost.head) + cost.pair_operations * (shared + own + step)
-        seconds += max(read / limits.bandwidth, requests * row / limits.bfloat16)
+        seconds += max(read / limits.bandwidth, requests * row / limits.operations)
     return seconds
 
 

@@ -32,8 +32,9 @@ session gives each its part. Engines with a cache of their own get 2 GiB for it;
 free memory where nothing is said (`kv_cache_bytes`), fills with what it has computed, for later prompts. Starts are of
 a model that was started before: its files are in memory, and what nbgen keeps between starts is there.
 
-RESULTS.md is of one processor, [RESULTS_ZEN4.md](RESULTS_ZEN4.md) of the one before it, which multiplies half as fast
-(`--results benchmarks/results_zen4.json`). Each table says when its rows were taken: the code went on between them. A
+RESULTS.md is of a Zen 5, [RESULTS_ZEN4.md](RESULTS_ZEN4.md) of a Zen 4, which multiplies half as fast, and
+[RESULTS_ZEN3.md](RESULTS_ZEN3.md) of a Zen 3, which has AVX2 and no products of bfloat16: there nbgen computes in float32
+(`--results benchmarks/results_zen3.json`). Each table says when its rows were taken: the code went on between them. A
 GPU's figures are in [GPU.md](GPU.md), those of whole tensors in [INFER.md](INFER.md), those of the browser in
 [PANEL.md](PANEL.md).
 """

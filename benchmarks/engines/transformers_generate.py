@@ -1,5 +1,9 @@
-"""transformers' `generate` with its dynamic cache: its best case, prompts of one length as one batch, no padding."""
+"""transformers' `generate` with its dynamic cache: its best case, prompts of one length as one batch, no padding.
 
+An option is the type that it computes in: processors without bfloat16 are faster in float32.
+"""
+
+import sys
 from pathlib import Path
 
 import torch
@@ -10,7 +14,8 @@ from benchmarks.child import Generate, serve
 
 def load(folder: Path, threads: int) -> Generate:
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    dtype = next(iter(sys.argv[3:]), "auto")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
     def generate(prompts: list[list[int]], new: int, top_p: float | None = None) -> list[list[int]]:
         drawn = {"do_sample": False} if top_p is None else {"do_sample": True, "top_k": 0, "top_p": top_p}
