@@ -52,7 +52,7 @@ PEERS = {
         Peer("nbgen-int4", "nbgen int4", "nbgen_engine", options=("int4",), draws=True),
         Peer("nbgen-compiled", "nbgen compiled", "nbgen_engine", options=("compile",), draws=True),
         Peer(REFERENCE, "transformers generate", REFERENCE_MODULE, draws=True),
-        Peer("transformers-float32", "transformers generate float32", REFERENCE_MODULE, options=("float32",), draws=True),
+        Peer("transformers-float32", "transformers in float32", REFERENCE_MODULE, options=("float32",), draws=True),
         Peer("transformers-batching", "transformers generate_batch", "transformers_batching"),
         Peer("llama.cpp", "llama.cpp bf16", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("BF16",)),
         Peer("llama.cpp-q8", "llama.cpp q8_0", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("Q8_0",)),
