@@ -318,8 +318,9 @@ def context_length(architecture: Any, config: EngineConfig) -> int:
     told = getattr(text, "rope_parameters", None) or {}
     names = (STRETCHED, *POSITIONS) if told.get("rope_type") == "linear" else POSITIONS
     own = next((found for name in names if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
-    if told.get("rope_type") == "yarn":  # Qwen's instructions for yarn leave max_position_embeddings alone
-        own = max(own, int((told.get("original_max_position_embeddings") or 0) * (told.get("factor") or 1)))
+    trained = told.get("original_max_position_embeddings") or 0
+    if told.get("rope_type") == "yarn" and own >= trained:  # Qwen's instructions leave max_position_embeddings alone
+        own = max(own, int(trained * (told.get("factor") or 1)))
     if own < 1:
         raise ModelError(f"config.json of {config.model} has room for {own} tokens: it must be 1 or more")
     if (wanted := config.context_length or own) > own:

@@ -314,7 +314,7 @@ def test_a_context_that_was_stretched_is_as_long_as_it_was_stretched(kind: str, 
     assert context_length(config, EngineConfig()) == length
 
 
-@pytest.mark.parametrize(("own", "length"), [(128, 512), (160, 512), (512, 512), (1024, 1024)])
+@pytest.mark.parametrize(("own", "length"), [(64, 64), (128, 512), (160, 512), (512, 512), (1024, 1024)])
 def test_yarn_makes_a_context_as_many_times_as_long_as_it_says(own: int, length: int) -> None:
     positions = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
     config = Qwen3Config(max_position_embeddings=own, rope_parameters=positions)
