@@ -1,14 +1,14 @@
-// What a feed-forward makes of a gate and what it lets through, or of one product alone.
+// Activations of a feed-forward: of a gate and the product that it lets through, or of one product alone.
 
 #pragma once
 
 #include "numbers.h"
 
-// `CLAMPED_SWISH` has limits for what comes in, a slope for its gate, and lets one more through (gpt-oss).
+// `CLAMPED_SWISH` (gpt-oss) clamps its inputs to `LIMIT`, has a `SLOPE` in its gate, and adds one to what the gate lets through.
 enum Activation : int64_t { SILU, GELU_TANH, CLAMPED_SWISH, GELU, RELU, RELU_SQUARED, XIELU };
 
-// What a layer has learned of its xIELU (Huang and Schlag 2024): a parabola above 0, an exponential below, and a line in both. What
-// is above the `edge` counts as that where the exponential is computed.
+// A layer's learned parameters of xIELU (Huang and Schlag 2024): a parabola above 0, an exponential below, and a line in both. For
+// the exponential, inputs above the `edge` count as the `edge`.
 struct Xielu {
     float above, below, line, edge;
 };
@@ -28,7 +28,7 @@ void gate(T* gates, const T* ups, int64_t begin, int64_t end, const Activate& ac
     for (int64_t i = begin; i < end; i++) narrow(activate(widen(gates[i]), ups ? widen(ups[i]) : 1.0f), gates + i);
 }
 
-// In the place of the gates, of which those from `begin` to `end` are. Without `ups` they are all.
+// Activates the gates `begin` to `end` in place, and multiplies them by `ups` unless that is null.
 template <typename T>
 void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t end, const Xielu& by = {}) {
     if (activation == SILU)
@@ -51,7 +51,7 @@ void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t 
         });
 }
 
-// Of a row's numbers what is beyond their mean by so many times their deviation, and nothing of the others.
+// Replaces each number by how far it exceeds the row's mean plus so many standard `deviations`, and by 0 if it does not.
 template <typename T>
 void thin(float deviations, T* numbers, int64_t width) {
     const Moments own = moments(numbers, width);

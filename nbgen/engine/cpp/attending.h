@@ -1,5 +1,5 @@
-// Attention in a step through the layers of a decoder, from a layer's normed input on: heads are made, normed and turned, keys and
-// values go into the cache.
+// Attention in a step through the layers of a decoder, from a layer's normed input on: makes, norms and rotates heads, and writes
+// keys and values to the cache.
 
 #pragma once
 
@@ -13,7 +13,7 @@ class AttendingMember : protected StepMember<T> {
     using StepMember<T>::multiply_all, StepMember<T>::leave;
     using typename StepMember<T>::Part, typename StepMember<T>::Parts;
 
-    // Queries are made, keys and values are in the cache. Rows that nobody wants may be left (`leaves`).
+    // Makes queries, and writes keys and values to the cache. If `leaves`, the step goes on with the wanted rows only.
     void open(const DecoderLayer<T>& layer, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
         if (layer.joined) return open_joined(layer, leaves);
@@ -85,7 +85,7 @@ class AttendingMember : protected StepMember<T> {
     }
 
   private:
-    // Queries, keys or both, where a norm is of all heads together.
+    // Norms queries, keys or both, where one norm covers all heads together.
     void normalize_heads(const DecoderLayer<T>& layer, bool queries, bool keys) {
         if (!layer.all_heads) return;
         const int64_t heads = layer.query.outputs, kv_heads = layer.key.outputs;
@@ -96,8 +96,8 @@ class AttendingMember : protected StepMember<T> {
         });
     }
 
-    // Of each row's vectors, which are its queries and then its keys, those from `first` to `end`: keys go into the cache, their
-    // values beside them, and queries are rotated where they are.
+    // Takes the vectors `first` to `end` of each row, which are its queries and then its keys. Queries are normed and rotated into
+    // `queries`; keys likewise into the cache, together with their values.
     void place(const DecoderLayer<T>& layer, int64_t first, int64_t end) {
         const int64_t heads = layer.attention.heads, kv_heads = layer.attention.kv_heads, dim = layer.attention.dim;
         std::vector<T> work(dim);
@@ -128,7 +128,7 @@ class AttendingMember : protected StepMember<T> {
         });
     }
 
-    // Of a head's key and value, which are made one behind the other, and what keys have in common.
+    // Latent attention: writes to the cache a head's value and its key, which ends with the part that all heads' keys share.
     void place_expanded(const DecoderLayer<T>& layer, int64_t row, int64_t head, const float* cosines, const float* sines,
                         T* work) {
         const AttentionLayer& shape = layer.attention;
@@ -140,7 +140,7 @@ class AttendingMember : protected StepMember<T> {
         std::copy_n(made + own, shape.value_dim, layer.values + cached * shape.value_dim);
     }
 
-    // Of three that stand one behind the other for so many heads together, a head's part.
+    // A head's query, key or value, by the number of the `part`, where `joined` heads have all three one behind the other.
     const T* joined(const DecoderLayer<T>& layer, int64_t row, int64_t head, int64_t part) const {
         const int64_t together = layer.joined, first = 3 * (row * layer.attention.heads + head / together * together);
         return step_->gates + (first + part * together + head % together) * layer.attention.dim;

@@ -10,7 +10,7 @@
 #include "attention_tile.h"
 #include "team.h"
 
-// One head's chunks, `stride` floats apart, into its output.
+// Merges one head's chunks, `stride` floats apart, into its output.
 template <typename T>
 void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, int64_t g, const AttentionLayer& layer,
            const float* sink, std::vector<float>& work, T* output) {
@@ -58,7 +58,7 @@ struct Attention {
     }
 
   private:
-    // What a unit reads first.
+    // The first block that a unit reads.
     Block<T> first(int64_t unit) const {
         const Task& task = batch.task[unit % batch.tasks];
         const int64_t head = unit / batch.tasks * layer.slots;
@@ -69,14 +69,14 @@ struct Attention {
         return scratch + (head * chunks + batch.chunks[row] + chunk) * stride;
     }
 
-    // A query of a tile that has seen everything.
+    // Writes the output of a tile's query `m`, which has seen all its keys.
     void finish(const Tile<T>& tile, int64_t m, int64_t head) const {
         const int64_t number = head * group + m % group;
         conclude(tile.sums(m), tile.total(m), tile.largest(m), layer.sinks ? layer.sinks + number : nullptr,
                  layer.value_dim, output + (tile.row(m) * layer.heads + number) * layer.value_dim);
     }
 
-    // A query of a tile that has seen one chunk.
+    // Keeps the sums of a tile's query `m`, which has seen one chunk, for `merge`.
     void keep(const Tile<T>& tile, int64_t m, int64_t chunk, int64_t head) const {
         float* to = part(tile.row(m), chunk, head);
         const int64_t g = m % group;

@@ -14,8 +14,8 @@ constexpr float LOWEST = -1e30f;
 constexpr int64_t KEYS = 64;  // of a block
 
 // What all layers of a step share. Row r of the step is a new token, which sees its sequence's positions `firsts[r]` to
-// `ends[r]`. Contexts are cut into chunks of `chunk` positions. The first `rows` are decodes, row r's parts of each head
-// being `chunks[r]` to `chunks[r + 1]` of all. `tables` `[sequences, blocks]` are block numbers.
+// `ends[r]`. Contexts are cut into chunks of `chunk` positions. The first `rows` are decodes; the chunks of row r have the
+// numbers `chunks[r]` to `chunks[r + 1]`. `tables` `[sequences, blocks]` are block numbers in the KV cache.
 struct Task;
 struct Batch {
     int64_t rows, tasks, blocks, block_size, threads, chunk;
@@ -27,28 +27,28 @@ struct Batch {
     const Task* task;
 };
 
-// The rows `members[offset]` to `members[offset + count]` over the positions `begin` to `end` of a sequence: all that they
-// see, or, where `chunk` is not negative, one chunk of it.
+// Attention of the rows `members[offset]` to `members[offset + count]` to the positions `begin` to `end` of a sequence. These
+// are all that the rows see, or one chunk of it if `chunk` is not negative.
 struct Task {
     int64_t sequence, offset, count, begin, end, chunk;
 };
 
-// A layer: a head's slots stand side by side, `slots` of them. No soft cap is 0, no sinks are null.
+// A layer's attention. In the cache a head's `slots` lie side by side. Without a soft cap `softcap` is 0; `sinks` may be null.
 struct AttentionLayer {
     int64_t heads, kv_heads, dim, value_dim, slots;
     float scaling, softcap;
     const float* sinks;
 };
 
-// A block of keys and values of one head, `[slots, dim]`: the positions from `begin` on of a sequence, of which a task ends
-// at `end`.
+// A block of keys and values: the positions of a sequence from `begin` on, for a task that ends at `end`. `keys` and `values`
+// are all those of one head, `[slots, dim]`.
 template <typename T>
 struct Block {
     int64_t sequence, begin, end;
     const T *keys, *values;
 };
 
-// Which slots hold the `count` positions of a block.
+// The cache slots that hold the `count` positions of a block.
 struct Slots {
     int64_t count, of[KEYS];
 
@@ -62,8 +62,8 @@ struct Slots {
     }
 };
 
-// What queries have seen of some keys: sums of values weighed by what their scores are above the `largest`, and the `total`
-// of weights.
+// Running sums of queries over some keys: the `largest` score, the `sums` of values, each weighed by the exponential of its
+// score less the `largest`, and the `totals` of weights.
 struct Seen {
     float *sums, *totals, *largest;
 
@@ -74,8 +74,8 @@ struct Seen {
     }
 };
 
-// To one query's sums and so on, what it has seen of a chunk that comes after them. Never inlined, nor is the next: prompts
-// and decodes get the same bits.
+// Joins one query's running sums with those of the next chunk. Neither this nor `conclude` is inlined, so that prompts and
+// decodes get the same bits.
 [[gnu::noinline]] inline void join(float* sums, float& total, float& largest, const float* more, float more_total,
                                    float more_largest, int64_t width) {
     const float most = std::max(largest, more_largest);
@@ -86,7 +86,7 @@ struct Seen {
     largest = most;
 }
 
-// A query that has seen everything, but for a `sink`, into its output.
+// Makes the output of a query that has seen all its keys; adds its `sink`, unless null, to the total of weights.
 template <typename T>
 [[gnu::noinline]] void conclude(const float* sums, float total, float largest, const float* sink, int64_t width, T* output) {
     const float most = sink ? std::max(*sink, largest) : largest;
@@ -100,7 +100,7 @@ inline void cap(float softcap, float* scores, int64_t count) {
         for (int64_t i = 0; i < count; i++) scores[i] = softcap * tangent(scores[i] / softcap);
 }
 
-// What a thread keeps for its tiles, from one to the next.
+// A thread's buffers for its tiles, kept from one tile to the next.
 template <typename T>
 struct Room {
     std::vector<Operand<T>> queries, keys, values;
@@ -120,7 +120,7 @@ auto* at_least(std::vector<V>& vector, int64_t size) {
     return vector.data();
 }
 
-// The queries of a task that share one key head: a row of the step after the other, each with its `group` of heads.
+// The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads.
 template <typename T>
 class Tile {
   public:
@@ -141,7 +141,7 @@ class Tile {
         for (int64_t m = 0; m < count(); m++) firsts_[m] = batch.firsts[row(m)], ends_[m] = std::min(batch.ends[row(m)], task.end);
     }
 
-    // From the `first` block of keys and values on; the `next` tile's is read ahead.
+    // Attends to the task's blocks from the `first` on, and prefetches `next`, the first block of the next tile.
     void attend(const T* query, int64_t head, const Block<T>& first, const Block<T>& next) {
         for (int64_t m = 0; m < count(); m++) {
             const T* from = query + (row(m) * layer_.heads + head * group_ + m % group_) * layer_.dim;
@@ -176,7 +176,7 @@ class Tile {
     float largest(int64_t m) const { return all_.largest[m]; }
 
   private:
-    // Whether the task is all that its queries see, in chunks.
+    // Whether the task covers all that its queries see, chunk after chunk.
     bool is_whole() const { return task_.chunk < 0; }
 
     void join_chunk() {
@@ -186,8 +186,8 @@ class Tile {
         own_.forget(count(), width_);
     }
 
-    // A block, while the `next` one comes from memory. What a page holds beyond the task's end was never written: no weight
-    // makes it 0.
+    // Packs a block while prefetching the `next` one. Values beyond the task's end are replaced by `nothing_`: they were never
+    // written, and may be numbers that no weight makes 0.
     void pack(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
         constexpr int64_t PAIR = DEPTH<Operand<T>>;
         for (int64_t k = 0; k < KEYS; k += LANES) {
@@ -209,14 +209,14 @@ class Tile {
         }
     }
 
-    // Not inline it would be a function of no effect, which compilers leave out.
+    // If not inlined, this would be a function without effect, whose calls compilers leave out.
     [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
         for (int64_t i = 0; i < count; i += VECTOR / sizeof(T))
             fetch_line(numbers + i);
     }
 
-    // Scores of so many queries from `m` on, of the block from `begin` on, become weights; what was summed before shrinks by what
-    // is larger now. A query's steps wait for each other: each is one of all queries.
+    // Makes weights of the scores of `some` queries from `m` on, for the block that begins at `begin`. Where the largest score has
+    // grown, earlier sums shrink. One query's operations wait for each other, so each loop does one for all queries.
     void weigh(int64_t m, int64_t some, int64_t begin, float* scores, Operand<T>* weights) {
         const float scaling = layer_.scaling;
         float *largest = own_.largest + m, before[ROWS];
@@ -244,25 +244,25 @@ class Tile {
         }
     }
 
-    // A query's numbers of the block from `begin` on are left as they are for keys that it sees, and are `other` for the others.
+    // Of a query's numbers for the block that begins at `begin`, keeps those of keys that it sees, and sets all others to `other`.
     void leave(int64_t m, int64_t begin, float other, float* numbers) const {
         if (const auto [first, end] = seen(m, begin); first > 0 || end < KEYS)
             for (int k = 0; k < KEYS; k++) numbers[k] = k >= first && k < end ? numbers[k] : other;
     }
 
-    // The first and one past the last key that a query sees of the block from `begin` on.
+    // The first and one past the last key that a query sees in the block that begins at `begin`.
     std::pair<int, int> seen(int64_t m, int64_t begin) const {
         return {std::clamp<int64_t>(firsts_[m] - begin, 0, KEYS), std::clamp<int64_t>(ends_[m] - begin, 0, KEYS)};
     }
 
-    // Whether any of so many queries from `m` on sees a key of it.
+    // Whether any of `some` queries from `m` on sees a key of that block.
     bool any_sees(int64_t m, int64_t some, int64_t begin) const {
         for (int64_t i = m; i < m + some; i++)
             if (const auto [first, end] = seen(i, begin); first < end) return true;
         return false;
     }
 
-    // All numbers of a block into one, halves onto each other.
+    // Joins all numbers of a block into one: in vectors first, then the vector's halves, again and again.
     template <typename Join>
     static float fold(const Join& join, const float* numbers) {
         Floats all = *reinterpret_cast<const Floats*>(numbers);

@@ -1,4 +1,4 @@
-// What a decoder's layers are made of, and a step through them.
+// The parts of a decoder's layers, and the inputs and buffers of a step through them.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 #include "scales.h"
 #include "turns.h"
 
-// A feed-forward of many experts. Norms, if there are any, are of what goes into them, of what comes out, and of what comes out of
-// the feed-forward beside them.
+// A mixture-of-experts feed-forward. Optional norms: `input_norm` of the experts' input, `mixed_norm` of their output, and
+// `beside_norm` of the output of the shared feed-forward beside them.
 template <typename T>
 struct SparseFeed {
     Router<T> router;
@@ -20,10 +20,10 @@ struct SparseFeed {
     Norm<T> input_norm, mixed_norm, beside_norm;
 };
 
-// How a layer mixes the streams of a row's states of which it computes the first (`streams.h`). What `routes` makes of that one,
-// normed and `scale` times, says by `predicts` what each stream has of all before the layer, and by `corrects` how much of what has
-// changed comes to each behind it. A layer's own inputs see the first times `scales` `[width]`, if these are not null. Beside
-// attention there is what `left` and `right` make of its input, normed.
+// How a layer mixes the streams of a row's hidden states, of which it computes only the first (`streams.h`). `routes` reads the
+// first stream, normed and times `scale`. From its output, `predicts` makes each stream's shares of all streams before the layer,
+// and `corrects` how much of the first stream's change each stream gets after it. The gate of the per-layer inputs reads the first
+// stream times `scales` `[width]`, unless null. `right` of `left` of attention's input, normed, is added beside attention.
 template <typename T>
 struct Mixing {
     Linear<T> routes, predicts, corrects, left, right;
@@ -32,23 +32,22 @@ struct Mixing {
     const T* scales;
 };
 
-// Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries, keys and values: of each
-// head, for `each_head` perhaps by weights of its own, or those of queries and keys of `all_heads` together. Of each head `turned`
-// numbers behind those that stay `still` are turned, by those of a position from `turn` on. That may come before their norms
-// (`turned_first`). What is made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each
-// head what opens its result behind its query; where so many heads are `joined`, their queries, keys and values are made one behind
-// the other, or values before keys (`values_first`). Queries are multiplied by what stands at `stretch` among a position's cosines,
-// if that is not 0. Without `up`, `gate` is all that a feed-forward opens. Where that runs `beside_attention`, its norm is of what
-// goes into the layer, or none where it takes what attention does. A `recurrence` stands in place of attention, or beside it, added
-// up. Where there are experts (`sparse`), they are what stands in place of `gate`, `up` and `down`; or beside them, each row's
-// result of which counts as much as the one output of `beside` says, or the same as the experts'. Without a `key` a layer attends
-// to what another has in the cache; without a `value`, values are keys before their norm. Where it has inputs of a row's own, which
-// begin at `first_given`, `given_gate` opens them and `given_output` makes of them what is added. What a layer `leaves` is
-// multiplied by that. No query, key or value is beyond `clip`, if that is not 0. Where there is something `compressed`, `key` makes
-// of each row's, normed, all heads' keys and values, but for what keys have behind those numbers, which is the same for all; and
-// where there is something `narrow`, `query` makes queries of that, normed. A layer may have attention or a recurrence alone, or a
-// feed-forward alone, whose norm is that of what goes into the layer. Where the `sparsity` is finite, what `gate` makes counts as
-// far as it is so many of a row's deviations above its mean.
+// There are norms of the inputs and outputs of attention and the feed-forward, and of queries, keys and values. The latter norm
+// each head, by its own weights for `each_head`, or all heads of the queries and of the keys together for `all_heads`. Rotary
+// positions leave a head's first `still` numbers, and turn the next `turned` by the cosines and sines from `turn` on; before the
+// norms if `turned_first`, with rounded intermediate results if `rounds`. If `opened`, `query` makes each head's query and then a
+// gate for its result. `query` makes queries, keys and values (or values before keys, `values_first`) of `joined` heads at a time,
+// if not 0. A `stretch` other than 0 is the place among a position's cosines of a factor for queries. Without an `up`, the
+// feed-forward only activates `gate`. A feed-forward `beside_attention` norms the layer's input, or without a norm takes the same
+// input as attention. A `recurrence` stands in for attention, or runs beside it and is added. Experts (`sparse`) stand in for
+// `gate`, `up` and `down`, or run beside them: then each row's result of these three counts as much as the one output of `beside`
+// says, or fully without it. Without a `key` the layer reads another layer's KV cache; without a `value`, values are the keys
+// before their norm. Inputs of the layer's own begin at `first_given` in a row's: `given_gate` opens them, and `given_output` makes
+// of them what is added. The layer's result is multiplied by `leaves`. `clip`, unless 0, bounds queries, keys and values. Latent
+// attention: `compressed` makes a row's latent, of which `key`, after a norm, makes all heads' values and the first `still` numbers
+// of their keys; the rest of `compressed` is the rest of every head's key. If there is a `narrow`, `query` reads its output,
+// normed. A layer may have only attention, only a recurrence, or only a feed-forward, whose norm then is `input_norm`. If
+// `sparsity` is finite, `gate` outputs count by how far they exceed their row's mean plus `sparsity` standard deviations.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm, value_norm, given_norm;
@@ -75,9 +74,9 @@ struct DecoderLayer {
     const Norm<T>& last_norm() const { return given_gate.outputs ? given_norm : fed_norm; }
 };
 
-// What layers are given of each token besides: `embeddings` of its own for them, whose outputs are tokens, each times `embedding`,
-// and a `projection` of the one that all begin with, times `projected`. Of the latter each layer's `width` numbers are normed. The
-// sum counts `both` times.
+// The per-layer inputs of a token. They are the sum, times `both`, of the token's row of separate `embeddings` (whose outputs are
+// tokens), times `embedding`, and of a `projection` of its usual embedding, times `projected`. Each layer's `width` numbers of the
+// projection are normed.
 template <typename T>
 struct PerLayer {
     Linear<T> embeddings, projection;
@@ -86,23 +85,23 @@ struct PerLayer {
     float embedding, projected, both;
 };
 
-// Several streams of a row's states, of `width` numbers each (`streams.h`). All but the first begin as what `begins` make of the
-// row's embedding, and end as what `ends` make of them, as large as the first.
+// Several streams of a row's hidden states, of `width` numbers each (`streams.h`). All but the first are made by `begins` of the
+// row's embedding before the layers, and converted by `ends` after the layers. Both results are scaled to be as large as the first.
 template <typename T>
 struct Alternating {
     int64_t count, width;
     const Linear<T>*begins, *ends;
 };
 
-// `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of the
-// stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows are of so
-// many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for the widest
-// layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the step once the
-// last keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has it. Rows begin as those
-// of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, normed as `embedded` where that is a norm, and the `places` of
-// their positions, if there are any; what is `given` to layers besides is made as `per_layer` says, and `streams`
-// `[streams, rows, width]` as `alternating` does. In the end `norm` makes `normed` of them, and of that the `head` `scores`
-// `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
+// `slots` `[rows]` are the cache slots for new keys and values. `adapters` `[rows, 2]` are each row's first column of the stacked
+// adapters and one past its last; null if no row has an adapter. `positions` `[rows]` are rows of `cosines` and `sines`
+// `[…, turns]`. Recurrent layers read `sequences`, `count` of them, whose rows follow each other. `normed` to `scratch` are buffers
+// with room for the widest layer, `routes` those of layers with experts. All pointers from `last` on may be null. `last` is the
+// rest of the step once the last keys and values are in the cache: only the `wanted` rows, in order, in the same buffers. Rows
+// begin as the `embeddings` (whose outputs are tokens) of `ids` `[rows]`, normed by `embedded` if that is a norm, plus `places`,
+// the embeddings of their positions. `given` are the per-layer inputs, made as `per_layer` says. `alternating` says how `streams`
+// `[streams, rows, width]` begin and end. At the end `norm` makes `normed`, and `head` makes logits of it: `rounded_scores`, then
+// `scores` `[rows, outputs]`, which are the same buffer where T is float.
 template <typename T>
 struct Step {
     int64_t rows, threads, turns;

@@ -1,7 +1,7 @@
-// Layers that remember by the gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state of each head, `[keys, values]`,
-// fades with every token, and is corrected towards what the token's key should give.
+// Recurrent layers by the gated delta rule (Yang et al. 2024, "Gated Delta Networks"): each head's state, `[keys, values]`, decays
+// with every token, and is corrected towards giving the token's value for its key.
 //
-// Columns of a state know nothing of each other: they are shared out to a team, and stay near while all tokens go by. A token's
+// Columns of a state are independent: they are distributed to a team, and stay in the cache while all tokens go by. A token's
 // result is the same to the bit whatever tokens are computed with it.
 
 #pragma once
@@ -12,9 +12,9 @@
 #include "tokens.h"
 #include "vectors.h"
 
-// Tokens `[batch, tokens]` of `count` sequences have queries and keys of `key_heads` heads and values of as many `value_heads` or a
-// multiple, whose `states` `[…, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys may be
-// normalized first; a logarithm of what is left of a state and the share of a correction are given for each token's value heads.
+// Tokens `[batch, tokens]` of `count` sequences have queries and keys of `key_heads` heads, and values of `value_heads`, a multiple
+// of these. `states` `[…, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys are normalized first
+// if `normalizes`. Each token's value heads have the logarithm of their state's factor (`decays`) and the `shares` of corrections.
 template <typename T>
 struct Delta {
     int64_t count, tokens, key_heads, value_heads, key_dim, value_dim, normalizes, threads;
@@ -49,7 +49,7 @@ class DeltaRule {
         });
     }
 
-    // `W` vectors of columns from the `first` on, of one head.
+    // Goes through a sequence's tokens with `W` vectors of one head's columns, from the `first` on.
     template <int W>
     void columns(const Sequence& own, int64_t head, int64_t first) const {
         static thread_local std::vector<float> near;
@@ -82,7 +82,7 @@ class DeltaRule {
         for (int64_t i = 0; i < rule_.key_dim; i++) to[i] = widen(numbers[i]) * norm * scale;
     }
 
-    // Of a state whose rows are so many numbers apart.
+    // Updates the state, whose rows are `row` numbers apart, by one token, and writes the token's output.
     template <int W>
     void step(float* state, int64_t row, const float* query, const float* key, const T* value, float left, float share,
               T* output) const {

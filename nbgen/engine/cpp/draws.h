@@ -1,19 +1,19 @@
-// Random tokens from filtered distributions, row by row: the same as `draws.py` has torch find.
+// Samples tokens from filtered distributions, row by row: the same tokens as `draws.py` does with torch.
 //
-// A row's random numbers are hashes of its seed, position and token ids. Nothing is sorted: what a filter keeps comes before all
-// that it does not, so a winner that is not kept takes with it whatever does not come before it, and the others race again.
+// A row's random numbers are hashes of its seed, position and token ids. Nothing is sorted: tokens that a filter keeps come before
+// all others. So if the winner is not kept, it and all tokens that do not come before it are out, and the rest race again.
 
 #pragma once
 
 #include "numbers.h"
 
-// What one of the rows of scores is drawn by: no limit are a `top_k` of -1, a `top_p` of 1 and a `min_p` of 0.
+// How to sample from one `row` of scores. A `top_k` of -1, a `top_p` of 1 and a `min_p` of 0 are no limits.
 struct Draw {
     int64_t row, seed, position, top_k;
     double temperature, top_p, min_p;
 };
 
-// How probable a token is beside the likeliest.
+// A token, whose `weight` is its probability divided by that of the likeliest.
 struct Token {
     float weight;
     int64_t id;
@@ -21,13 +21,13 @@ struct Token {
     bool before(const Token& other) const { return weight > other.weight || (weight == other.weight && id < other.id); }
 };
 
-// The exponential race (equal to Gumbel-max): each token runs for a variate over its weight, and the first one wins.
+// The exponential race (equal to Gumbel-max): a token's time is an exponential variate over its weight, and the shortest wins.
 class Race {
   public:
     explicit Race(const Draw& draw) : base_(mix(draw.seed + draw.position * GOLDEN)) {}
 
-    // Among those of all `weights` `[vocab]` that come before `end`. A variate is no less than what its uniform number lacks of
-    // 1, which nearly always is enough to see that a token does not win.
+    // The winner among the tokens of `weights` `[vocab]` that come before `end`. A variate is at least 1 less its uniform number,
+    // and that bound nearly always shows that a token does not win.
     Token winner(const float* weights, int64_t vocab, const Token& end) const {
         Token first{0, 0};
         double best = 0;
@@ -56,7 +56,7 @@ class Race {
         return x ^ (x >> 31);
     }
 
-    // Of the token's uniform number to 1.
+    // 1 less the token's uniform number.
     double lack(uint64_t id) const {
         const int64_t bits = mix(base_ + id * GOLDEN) >> 11;
         return ((int64_t{1} << 53) - bits - 0.5) * 0x1p-53;
@@ -65,7 +65,7 @@ class Race {
     const uint64_t base_;
 };
 
-// Of one row of `scores` `[vocab]`, the greatest of which is finite.
+// Makes the `weights` of one row of `scores` `[vocab]`, the greatest of which is finite.
 inline void weigh(const float* scores, int64_t vocab, float temperature, float* weights) {
     float most = scores[0];
 #pragma omp simd reduction(max : most)
@@ -77,7 +77,7 @@ inline void weigh(const float* scores, int64_t vocab, float temperature, float* 
     }
 }
 
-// Tokens, and what they weigh together.
+// A number of tokens, and the sum of their weights.
 struct Part {
     int64_t count;
     double mass;
@@ -95,7 +95,7 @@ inline Part before(const float* weights, int64_t vocab, const Token& end) {
     return {count, mass};
 }
 
-// The token of one row of scores; `weights` `[vocab]` is room.
+// The token sampled from one row of scores; `weights` `[vocab]` is a buffer.
 inline int64_t drawn(const Draw& draw, const float* scores, int64_t vocab, float* weights) {
     weigh(scores, vocab, draw.temperature, weights);
     const Race race(draw);

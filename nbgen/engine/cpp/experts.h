@@ -1,5 +1,5 @@
-// Mixtures of experts (Shazeer et al. 2017): a row goes through a few of many gated feed-forwards, and what they make of it is
-// added up by its shares of them. Neither the rows beside it nor the number of threads changes a bit of that.
+// Mixtures of experts (Shazeer et al. 2017): a row goes through a few of many gated feed-forwards, and their results are added up,
+// weighed by the row's shares. Neither the other rows nor the number of threads changes a bit of the sum.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 #include "part_timer.h"
 #include "products.h"
 
-// `count` of them, each with its own `gates`, `ups` and `downs`, all of one shape; null for no `ups`.
+// `count` experts of one shape, each with its own of the `gates`, `ups` and `downs`; `ups` may be null.
 template <typename T>
 struct Experts {
     const Linear<T>*gates, *ups, *downs;
@@ -15,9 +15,9 @@ struct Experts {
     Activation activation;
 };
 
-// Of `rows` rows the `chosen` `[rows, each]` experts, `count` or more for none, and the `shares` in what they make. What is made
-// meanwhile goes from `places` on: where a choice's row is among all that are computed, expert by expert; where each expert's rows
-// end; and those that have any, after their number.
+// The `chosen` `[rows, each]` experts of each row (`count` or more stands for none), and the `shares` that weigh their results.
+// The rest are buffers. Rows are gathered expert by expert: `places` is where each choice's row is among them, `ends` where each
+// expert's rows end, and `used` the number of experts that have rows, followed by these experts.
 template <typename T>
 struct Routes {
     int64_t rows, each, threads;
@@ -27,7 +27,7 @@ struct Routes {
     T *gathered, *gates, *ups, *made;
 };
 
-// A member's way through the experts of some rows.
+// One team member's (thread's) pass through the experts of some rows.
 template <typename T>
 class Mixture {
   public:
@@ -60,13 +60,13 @@ class Mixture {
     }
 
   private:
-    // Outputs of an expert, whose rows are those of all from the `first` on.
+    // The outputs of a `cut` of one expert, whose rows begin at `first` among the gathered ones.
     struct Panel {
         int64_t expert, first;
         Cut cut;
     };
 
-    // Choices by expert, and those of one expert in the order of their rows.
+    // Orders choices by expert, and those of one expert by row.
     void sort() {
         const int64_t choices = routes_.rows * routes_.each;
         const auto is_one = [&](int64_t choice) { return routes_.chosen[choice] < experts_.count; };
@@ -84,8 +84,8 @@ class Mixture {
             routes_.places[choice] = is_one(choice) ? ends[routes_.chosen[choice]]++ : -1;
     }
 
-    // `work(panel, inputs)` for all panels of the experts that have rows, which are `input`'s. The number of units is one that a
-    // member who comes late finds as well, when others have sorted the next layer's rows.
+    // Calls `work(panel, inputs)` for all panels of the experts that have rows in `input`. The number of units does not depend on
+    // how rows are sorted: a member who comes late gets the same one when others have already sorted the next layer's rows.
     template <typename Work>
     void each_panel(const Linear<T>* linears, const T* input, const Work& work) {
         const PartTimer timer(member_, LINEAR_LAYERS);

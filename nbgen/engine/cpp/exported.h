@@ -1,4 +1,4 @@
-// For what type of number a library is built, and how it shows what others call.
+// The number type that a library is built for, and how it exports functions.
 
 #pragma once
 

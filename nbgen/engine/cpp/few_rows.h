@@ -1,4 +1,4 @@
-// A few rows by a layer's weights, whatever they are kept as, which are read once, mostly in four places of memory at a time.
+// Products of a few rows with a layer's weights of any kind. Weights are read once, mostly from four places in memory at a time.
 //
 // Sums are those of `strips.h`, to the bit.
 
@@ -9,36 +9,36 @@
 #include "cut.h"
 #include "strips.h"
 
-constexpr int AT_ONCE = ROWS + 2;  // rows that there is a loop of their own for
+constexpr int AT_ONCE = ROWS + 2;  // the most rows that one loop multiplies at once
 
-// Rows whose sums by four outputs do not fit into registers, where those by two do: these outputs are side by side.
+// Whether the sums of so many rows fit into registers for two outputs, but not for four. These two outputs are adjacent.
 constexpr bool by_twos(int64_t rows) { return rows == ROWS + 1 || rows == ROWS + 2; }
 
-// Bytes ahead of their products that weights are fetched for `R` rows: what a processor does ahead by itself is the less of them
-// the more rows there are.
+// How many bytes ahead of their use weights are prefetched for `R` rows. The more rows there are, the fewer bytes ahead a
+// processor gets by itself.
 template <int R>
 constexpr int64_t DISTANCE = by_twos(R) ? 8192 : 1024 * std::min(R, 3);
 
-// Weights that take as long to come from memory as to be multiplied by several rows.
+// Whether weights of this kind take as long to come from memory as to be multiplied by several rows.
 template <typename Kind>
 constexpr bool IS_WIDE = Kind::BITS >= 16;
 
-// The cache that these come into: that of the first level where much can be on its way there. Zen 5 alone has both of these.
+// The cache that wide weights are prefetched into: the first level if that can have many reads under way. Zen 5 alone has both.
 #if defined(__AVX512BF16__) && defined(__AVX512VP2INTERSECT__)
 constexpr int NEAR = 3;  // a tenth to a quarter faster than into the second; on Zen 4 it was slower
 #else
 constexpr int NEAR = 2;
 #endif
 
-// Rows that are few for weights of this kind: those of 16 and 8 bits are widened quickly.
+// The most rows that count as few for weights of this kind. Weights of 16 and 8 bits are widened quickly.
 template <typename Kind>
 constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 18 : AT_ONCE;
-template <>  // which a panel holds in half the bytes of float
+template <>  // a panel holds these in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 template <typename From>
 constexpr int FEW<Multiples<Bfloat16, From>> = 2 * ROWS;
 
-template <typename T>  // rarer ones, for whose sake no more is compiled, which takes seconds
+template <typename T>  // rare: to compile functions for more rows would take seconds
 constexpr int FEW<Nibbles<T, Scaled>> = ROWS;
 
 // Bytes of a core's first-level cache.
@@ -51,7 +51,7 @@ inline int64_t first_level() {
     return cache;
 }
 
-// Whether rows are read as here: weights as they are, by rows that stay near, or mostly so where they meet four outputs at once.
+// Whether these functions suit: plain weights need rows that stay in the first-level cache, mostly if by four outputs at once.
 template <typename Kind, typename T>
 inline bool are_few(const Linear<T>& linear, int64_t rows) {
     if (!rows || rows > FEW<Kind>) return false;
@@ -59,7 +59,7 @@ inline bool are_few(const Linear<T>& linear, int64_t rows) {
     return !IS_PLAIN<Kind> || bytes <= first_level() * (rows > ROWS ? 3 : 6) / 4;
 }
 
-// To the sums of `R` rows by the `N` outputs `apart` from each other what one part from the input `k` on adds.
+// Adds one part of the inputs from `k` on to the sums of `R` rows by `N` outputs, which are `apart` from each other.
 template <typename Kind, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_part(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                             Layout<T> rows, int64_t k, int64_t part) {
@@ -70,8 +70,8 @@ template <typename Kind, int R, int N, typename T>
     });
 }
 
-// To those sums what a group from the input `k` on adds, an output after the other: of several at once, what their weights have in
-// common for a group takes the place of sums where registers are few.
+// Adds the group of inputs from `k` on to those sums, one output after the other. With several outputs at once, what the weights
+// of each have in common in a group would take registers from the sums where there are few.
 template <typename Kind, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_group(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                              Layout<T> rows, int64_t k) {
@@ -86,7 +86,7 @@ template <typename Kind, int R, int N, typename T>
         }
 }
 
-// What an output's weights are `ahead` bytes later is fetched, while rows are at the input `k`.
+// Prefetches the weights of an output that lie `ahead` bytes behind those of the input `k`.
 template <typename Kind, typename T>
 [[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k, int64_t ahead) {
     const Kind own(linear, n);
@@ -96,7 +96,7 @@ template <typename Kind, typename T>
             fetch_line(own.levels.at(k / GROUP + ahead * 8 / Kind::BITS / GROUP));
 }
 
-// To those sums what the inputs `begin` to `end` add, a line of memory of each output at a time; what is `ahead` is fetched.
+// Adds the inputs `begin` to `end` to those sums, one cache line of each output at a time. Prefetches weights `ahead` bytes later.
 template <typename Kind, bool FETCHES, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_inputs(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                               Layout<T> rows, int64_t begin, int64_t end, int64_t ahead) {
@@ -113,7 +113,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
             continue;
         }
         add_part<Kind>(sums, linear, n, apart, rows, k, 0);
-        if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
+        if constexpr (PARTS > 1)  // otherwise this would be one more loop, and GCC would optimize its body less
 #pragma GCC unroll 16
             for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, apart, rows, k, part);
     }
@@ -122,15 +122,15 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
             add_part<Kind>(sums, linear, n, apart, rows, whole, part);
 }
 
-// The same of all inputs.
+// The same for all inputs.
 template <typename Kind, bool FETCHES, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_all(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, int64_t apart,
                                            const T* input) {
     add_inputs<Kind, FETCHES>(sums, linear, n, apart, Layout<T>{input, 1, linear.inputs}, 0, linear.inputs, DISTANCE<R>);
 }
 
-// `R` rows of `input` by four outputs of each piece, which are `apart`, from `n` on. Rounded weights become numbers in registers,
-// once for each strip of rows.
+// Multiplies `R` rows of `input` by four outputs of each piece, from `n` on; pieces are `apart` from each other. Quantized weights
+// are dequantized in registers, once for each strip of rows.
 template <typename Kind, int R, bool FETCHES, typename T>
 inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t apart) {
     Floats sums[PIECES][R][FEWEST];
@@ -147,7 +147,7 @@ inline void read_once(const Linear<T>& linear, const T* input, T* output, int64_
     for (int a = 0; a < PIECES; a++) finish(linear, sums[a], output, n + a * apart);
 }
 
-// `R` rows of `input` by the four outputs from `n` on.
+// Multiplies `R` rows of `input` by the four outputs from `n` on, two at a time.
 template <typename Kind, int R, typename T>
 inline void read_twos(const Linear<T>& linear, const T* input, T* output, int64_t n) {
     Floats sums[R][FEWEST];
@@ -161,7 +161,7 @@ inline void read_twos(const Linear<T>& linear, const T* input, T* output, int64_
     finish(linear, sums, output, n);
 }
 
-// `R` rows by the outputs of a cut, which has pieces unless they go `by_twos`.
+// Multiplies `R` rows by the outputs of a cut, which has `PIECES` pieces unless the rows go `by_twos`.
 template <typename Kind, int R, typename T>
 void read_cut(const Linear<T>& linear, const T* input, T* output, const Cut& cut) {
     for (int64_t n = cut.begin; n < cut.begin + cut.width; n += FEWEST)
@@ -171,13 +171,13 @@ void read_cut(const Linear<T>& linear, const T* input, T* output, const Cut& cut
             read_once<Kind, R, true>(linear, input, output, n, cut.apart);
 }
 
-// The same for one row, two rows, and so on: functions of their own, whose loops compilers take to be worth their while.
+// `read_cut` for one row, two rows, and so on: in functions of their own, compilers optimize the loops.
 template <typename Kind, typename T, std::size_t... R>
 constexpr auto for_few(std::index_sequence<R...>) {
     return std::array{&read_cut<Kind, R + 1, T>...};
 }
 
-// Of more rows a strip has so many at least.
+// The fewest rows of a strip where there are more than `AT_ONCE` rows.
 constexpr int LEAST = ROWS / 2 + 1;
 
 template <typename Kind, bool FETCHES, typename T, std::size_t... R>
@@ -185,7 +185,7 @@ constexpr auto reading_strips(std::index_sequence<R...>) {
     return std::array{&read_once<Kind, R + LEAST, FETCHES, T>...};
 }
 
-// More rows by the outputs of a cut, strip by strip while four outputs of each piece are near.
+// Multiplies more than `AT_ONCE` rows by the outputs of a cut, strip by strip while four outputs of each piece stay in the cache.
 template <typename Kind, typename T>
 void read_strips(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut) {
     static constexpr auto all = std::make_index_sequence<ROWS - LEAST + 1>();

@@ -1,4 +1,4 @@
-// What becomes of a layer's heads on their way to attention.
+// Norms, clipping and rotary positions of a layer's heads before attention.
 
 #pragma once
 
@@ -21,7 +21,7 @@ void clip(const DecoderLayer<T>& layer, T* head) {
     for (int64_t i = 0; i < layer.attention.dim; i++) narrow(std::min(std::max(widen(head[i]), -most), most), head + i);
 }
 
-// A query or key as attention takes it, of what was `made` for the head of this number; `work` has room for one.
+// Makes a query or key as attention takes it of `made`, the product's numbers for this `head`; `work` is a buffer for one head.
 template <typename T>
 void normalize_and_rotate(const DecoderLayer<T>& layer, Norm<T> norm, int64_t head, const T* made, const float* cosines,
                           const float* sines, T* work, T* output) {

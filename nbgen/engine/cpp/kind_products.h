@@ -1,11 +1,11 @@
-// Rows by weights of one kind, few or many. Knows no other kinds, and no teams.
+// Products of rows, few or many, with weights of one kind. Knows no other kinds, and no teams.
 
 #pragma once
 
 #include "few_rows.h"
 #include "panel.h"
 
-// A few rows by the outputs of a cut.
+// Multiplies a few rows by the outputs of a cut.
 template <typename Kind, typename T>
 void multiply_few(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut) {
     if constexpr (FEW<Kind> > AT_ONCE)
@@ -14,7 +14,7 @@ void multiply_few(const Linear<T>& linear, int64_t rows, const T* input, T* outp
     few[rows - 1](linear, input, output, cut);
 }
 
-// What products by one kind are made by.
+// The functions for products with one kind of weights.
 template <typename T>
 struct KindProducts {
     bool (*are_few)(const Linear<T>& linear, int64_t rows);

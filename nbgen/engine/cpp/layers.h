@@ -1,6 +1,6 @@
-// A step through the layers of a decoder: norms before attention and feed-forward, after them or both, rotary positions or
-// states of recurrent layers, a feed-forward with a gate or none, or a few of many; and where it is asked for, from ids to
-// scores. Numbers are rounded where transformers' modules round theirs.
+// A step through the layers of a decoder, and where asked for also from token ids and to logits. Layers have norms before or
+// after attention and feed-forward, rotary positions, recurrences, and feed-forwards with or without a gate or of experts.
+// Numbers are rounded where transformers' modules round theirs.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #define LAYERS
 
-// A member's way through the layers of a step, phase by phase.
+// One team member's (thread's) pass through the layers of a step, phase by phase.
 template <typename T>
 class Walk : StreamsMember<T> {
     using StepMember<T>::member_, StepMember<T>::step_, StepMember<T>::hidden_;
@@ -20,9 +20,9 @@ class Walk : StreamsMember<T> {
     using typename StepMember<T>::Parts;
 
   public:
-    // Of a way through `count` layers, at most. A layer has 14 to open it, 3 of attention and 27 to close it; more where it mixes
-    // streams, or attends and remembers by products that count. Before all layers there are 4, and 2 after them, or with streams 5
-    // and 4, and 3 for each stream in either place.
+    // An upper bound of the phases for `count` layers. A layer has 14 up to attention, 3 of attention and 27 after it, and more if
+    // it mixes streams, or has both attention and a recurrence. There are 4 phases before all layers and 2 after them; with streams
+    // 5 and 4, plus 3 for each stream both before and after.
     static int64_t phases(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count) {
         int64_t sum = step.alternating ? 9 + 6 * step.alternating->count : 6;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++)
@@ -100,7 +100,7 @@ class Walk : StreamsMember<T> {
         });
     }
 
-    // What a recurrent layer makes is where attention's would be; on its way there it uses room that is only needed later.
+    // A recurrence's result goes where attention's would be; intermediate results use buffers that are only needed later.
     void remember(const DecoderLayer<T>& layer, const Recurrence<T>& own, bool leaves) {
         if (own.joined) {
             multiply_all({{&own.mixed, step_->attended}, {&own.steps, step_->projected}}, step_->normed);
@@ -123,7 +123,7 @@ class Walk : StreamsMember<T> {
         if (own.result.outputs) multiply_all({{&own.result, step_->gates}}, step_->attended);
     }
 
-    // All after attention, but that what comes last is still to be added.
+    // The rest of a layer after attention. Its last result is not yet added to the hidden states: `leave_layer` does that.
     void close(const DecoderLayer<T>& layer) {
         if (layer.output.outputs) multiply_all({{&layer.output, step_->projected}}, step_->attended);
         if (layer.output.outputs && layer.feeds()) add_attended(layer);
@@ -145,7 +145,7 @@ class Walk : StreamsMember<T> {
         add_and_normalize(&layer.last_norm(), next, layer.width(), layer.leaves);
     }
 
-    // What the layer has made opens what it is given of each token besides.
+    // Adds the per-layer inputs, which the layer's result gates.
     void add_given(const DecoderLayer<T>& layer) {
         const int64_t width = layer.given_gate.outputs, stride = step_->per_layer->projection.outputs;
         add_and_normalize(&layer.fed_norm, nullptr, layer.width());
@@ -186,7 +186,7 @@ class Walk : StreamsMember<T> {
         });
     }
 
-    // What the feed-forward beside a row's experts has made, where attention's result was, to what these make.
+    // Adds the result of the feed-forward beside the experts, which is in `attended`, to theirs.
     void add_beside(const DecoderLayer<T>& layer, const SparseFeed<T>& sparse) {
         const int64_t width = layer.width();
         member_.each(step_->rows, [&](int64_t row) {

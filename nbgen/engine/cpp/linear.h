@@ -1,18 +1,18 @@
-// A linear layer, and how a product's sums over lanes become its outputs.
+// A linear layer, and how the sums of products in a vector's lanes become outputs.
 //
-// Whatever the width of the vectors that add them, and however many rows are added up together, a sum is the same to the bit.
+// A sum is the same to the bit for any width of vectors, and any number of rows computed together.
 
 #pragma once
 
 #include "vectors.h"
 
-// A linear layer; no bias is null. Its weights are `weight`, or the same numbers in 16 bits, or `integers` times the `scales`
-// of each output or, where they may be `floats` in the place of integers, the `factors` `[outputs, groups >> shift]` of `1 <<
-// shift` groups each; or four bits each: where there are `steps` `[outputs, groups, 2]`, so many of its group's steps from its middle,
-// where there are `exponents` `[outputs, groups]`, numbers times its group's power of two, and where there are 16 `numbers`, one
-// of these times the factor of two groups. Rounded weights are those of the inputs in the `order` `[inputs]`, if that is not
-// null. What adapters add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null
-// where none does.
+// A linear layer; `bias` may be null. Its weights are `weight`; or the same numbers in 16 bits; or `integers` times each output's
+// `scales`; or `integers`, or 8-bit floats in their place if `floats`, times `factors` `[outputs, groups >> shift]`, each for
+// `1 << shift` groups; or of 4 bits. With `steps` `[outputs, groups, 2]`, a 4-bit weight is so many of its group's steps from the
+// group's middle. With `exponents` `[outputs, groups]` it is a number times its group's power of two. With 16 `numbers` it is one
+// of these times the factor of two groups. Quantized weights have their inputs in the `order` `[inputs]`, unless that is null.
+// Adapters (LoRA, Hu et al. 2021) add their products through `down` `[columns, inputs]` and `up` `[columns, outputs]`, which are
+// null where no adapter does.
 template <typename T>
 struct Linear {
     const T* weight;
@@ -31,10 +31,10 @@ struct Linear {
     int64_t inputs, outputs, shift, floats;
 };
 
-// A sum over lanes begins with (0 + 2) + (1 + 3) of each four; of these, the first half and the second are added until one is left.
+// A sum over lanes begins with (0 + 2) + (1 + 3) of each four; then the halves of these are added to each other until one is left.
 #ifdef __AVX2__
 
-// What four sums begin with, for one four of lanes after the other. (To begin across these would take slower shuffles.)
+// The first step of four sums: of each four lanes, the four results. (To begin across fours of lanes would take slower shuffles.)
 inline Floats begun(Floats a, Floats b, Floats c, Floats d) {
 #ifdef __AVX512F__
     const __m512 x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
@@ -90,7 +90,7 @@ inline Four widen_four(const T* from) {
 
 #ifdef __AVX512F__
 
-// Four rows' sums, each of four outputs, from what they begin with.
+// The sums of four rows, of four outputs each, from the results of `begun` for each row.
 inline __m512 rows_of(Floats a, Floats b, Floats c, Floats d) {
     const __m512 x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
     const __m512 z = reinterpret_cast<__m512>(c), w = reinterpret_cast<__m512>(d);
@@ -99,7 +99,7 @@ inline __m512 rows_of(Floats a, Floats b, Floats c, Floats d) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(xy, zw, 0x88), _mm512_shuffle_f32x4(xy, zw, 0xdd));
 }
 
-// The first `R` of four rows, `stride` apart.
+// Stores the first `R` of four rows, `stride` apart.
 template <int R>
 inline void narrow_rows(__m512 sums, float* to, int64_t stride) {
     _mm_storeu_ps(to, _mm512_castps512_ps128(sums));
@@ -126,7 +126,7 @@ inline void narrow_rows(__m512 sums, Bfloat16* to, int64_t stride) {
     if constexpr (R > 3) _mm_storeh_pd(reinterpret_cast<double*>(to + 3 * stride), high);
 }
 
-// Up to four rows from `I` on of a tile's sums over lanes, the outputs from `J` to `J + 4`.
+// Sums up and stores the outputs `J` to `J + 4` of up to four rows of a tile, from `I` on.
 template <int I, int J, int R, int N, typename T>
 [[gnu::always_inline]] inline void finish_rows(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
     constexpr int LAST = R - 1;  // stands for those beyond it
@@ -137,7 +137,7 @@ template <int I, int J, int R, int N, typename T>
     narrow_rows<std::min(4, R - I)>(made, output + I * linear.outputs + n + J, linear.outputs);
 }
 
-// A tile's sums over lanes, as outputs, from the row `I` on: what makes one row of four at a time elsewhere makes four rows here.
+// Sums up a tile's lanes and stores its outputs, from the row `I` on: four rows at a time, with as many steps as elsewhere one row.
 template <int I = 0, int R, int N, typename T>
 [[gnu::always_inline]] inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
     static_assert(N == 4 || (N == 8 && R <= 4));
@@ -152,7 +152,7 @@ template <int I = 0, int R, int N, typename T>
 
 inline void narrow_four(__m128 four, float* to) { _mm_storeu_ps(to, four); }
 
-// As `narrow` does.
+// Rounds as `narrow` does.
 inline void narrow_four(__m128 four, Bfloat16* to) {
     const __m128i bits = _mm_castps_si128(four), last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
     const __m128i rounded = _mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7fff)), last);
@@ -168,7 +168,7 @@ inline void narrow_four(Four four, T* to) {
 
 #endif
 
-// A tile's sums over lanes, as outputs.
+// Sums up a tile's lanes and stores its outputs.
 template <int R, int N, typename T>
 [[gnu::always_inline]] inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
 #pragma GCC unroll 8
