@@ -36,8 +36,8 @@ struct Mixing {
 // each head, by its own weights for `each_head`, or all heads of the queries and of the keys together for `all_heads`. Rotary
 // positions leave a head's first `still` numbers, and turn the next `turned` by the cosines and sines from `turn` on; before the
 // norms if `turned_first`, with rounded intermediate results if `rounds`. If `opened`, `query` makes each head's query and then a
-// gate for its result. `query` makes queries, keys and values (or values before keys, `values_first`) of `joined` heads at a time,
-// if not 0. A `stretch` other than 0 is the place among a position's cosines of a factor for queries. Without an `up`, the
+// gate for its result. If `joined` is not 0, `query` makes queries, keys and values of so many heads at a time, in this order or
+// `values_first`: values before keys. `stretch`, unless 0, is where a position's cosines hold a factor for queries. Without `up`, a
 // feed-forward only activates `gate`. A feed-forward `beside_attention` norms the layer's input, or without a norm takes the same
 // input as attention. A `recurrence` stands in for attention, or runs beside it and is added. Experts (`sparse`) stand in for
 // `gate`, `up` and `down`, or run beside them: then each row's result of these three counts as much as the one output of `beside`

@@ -13,8 +13,8 @@
 #include "vectors.h"
 
 // Tokens `[batch, tokens]` of `count` sequences have queries and keys of `key_heads` heads, and values of `value_heads`, a multiple
-// of these. `states` `[…, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys are normalized first
-// if `normalizes`. Each token's value heads have the logarithm of their state's factor (`decays`) and the `shares` of corrections.
+// of these. `states` `[…, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys are normalized
+// first if `normalizes`. For each token and value head, `decays` are logs of state factors, `shares` factors of corrections.
 template <typename T>
 struct Delta {
     int64_t count, tokens, key_heads, value_heads, key_dim, value_dim, normalizes, threads;

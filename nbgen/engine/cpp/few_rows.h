@@ -86,7 +86,7 @@ template <typename Kind, int R, int N, typename T>
         }
 }
 
-// Prefetches the weights of an output that lie `ahead` bytes behind those of the input `k`.
+// Prefetches an output's weights that are stored `ahead` bytes after that of the input `k`.
 template <typename Kind, typename T>
 [[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k, int64_t ahead) {
     const Kind own(linear, n);
