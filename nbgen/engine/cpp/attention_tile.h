@@ -63,7 +63,7 @@ struct Slots {
 };
 
 // Running sums of queries over some keys: the `largest` score, the `sums` of values, each weighed by the exponential of its
-// score less the `largest`, and the `totals` of weights.
+// score minus the `largest`, and the `totals` of weights.
 struct Seen {
     float *sums, *totals, *largest;
 

@@ -26,7 +26,7 @@ class Race {
   public:
     explicit Race(const Draw& draw) : base_(mix(draw.seed + draw.position * GOLDEN)) {}
 
-    // The winner among the tokens of `weights` `[vocab]` that come before `end`. A variate is at least 1 less its uniform number,
+    // The winner among the tokens of `weights` `[vocab]` that come before `end`. A variate is at least 1 minus its uniform number,
     // and that bound nearly always shows that a token does not win.
     Token winner(const float* weights, int64_t vocab, const Token& end) const {
         Token first{0, 0};
@@ -56,7 +56,7 @@ class Race {
         return x ^ (x >> 31);
     }
 
-    // 1 less the token's uniform number.
+    // 1 minus the token's uniform number.
     double lack(uint64_t id) const {
         const int64_t bits = mix(base_ + id * GOLDEN) >> 11;
         return ((int64_t{1} << 53) - bits - 0.5) * 0x1p-53;

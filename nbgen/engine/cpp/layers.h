@@ -1,5 +1,5 @@
-// A step through the layers of a decoder, and where asked for also from token ids and to logits. Layers have norms before or
-// after attention and feed-forward, rotary positions, recurrences, and feed-forwards with or without a gate or of experts.
+// A step through the layers of a decoder, and where asked for also from token ids and to logits. Layers have norms before
+// attention and feed-forward, after them or both; rotary positions or recurrences; a feed-forward with or without a gate, or experts.
 // Numbers are rounded where transformers' modules round theirs.
 
 #pragma once
@@ -21,8 +21,8 @@ class Walk : StreamsMember<T> {
 
   public:
     // An upper bound of the phases for `count` layers. A layer has 14 up to attention, 3 of attention and 27 after it, and more if
-    // it mixes streams, or has both attention and a recurrence. There are 4 phases before all layers and 2 after them; with streams
-    // 5 and 4, plus 3 for each stream both before and after.
+    // it mixes streams, or has attention and a recurrence whose products have `counts`. There are 4 phases before all layers and 2
+    // after them; with streams 5 and 4, plus 3 for each stream both before and after.
     static int64_t phases(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count) {
         int64_t sum = step.alternating ? 9 + 6 * step.alternating->count : 6;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++)
