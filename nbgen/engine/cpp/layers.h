@@ -1,5 +1,5 @@
 // A step through the layers of a decoder, and where asked for also from token ids and to logits. Layers have norms before
-// attention and feed-forward, after them or both; rotary positions or recurrences; a feed-forward with or without a gate, or experts.
+// attention and feed-forward, after them or both; rotary positions or recurrences; feed-forwards with or without gate, or experts.
 // Numbers are rounded where transformers' modules round theirs.
 
 #pragma once
