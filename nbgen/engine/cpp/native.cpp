@@ -93,7 +93,7 @@ EXPORTED void remember_held(const DecoderLayer<Number>* layers, int64_t count, c
     });
 }
 
-// Turns `count` outputs of the head into the model's scores `to`, which is the same place for float.
+// Turns `count` outputs of the head into the model's scores `to`. Float scores that nothing would change are not copied.
 EXPORTED void finish(const Scales* scales, int64_t count, int64_t threads, const Number* scores, float* to) {
     constexpr int64_t PART = 4096;
     Team(threads, 1).run([&](Team::Member& member) {

@@ -1,4 +1,4 @@
-// Numbers as tensors hold them, and as they are computed with.
+// Types of numbers as tensors store them, and functions of float, which they are computed as.
 
 #pragma once
 
@@ -74,15 +74,15 @@ inline float silu(float x) {
     return x * (x < 0 ? power : 1.0f) / (1.0f + power);
 }
 
-// x times the normal distribution's share below it, approximated with a hyperbolic tangent (Hendrycks and Gimpel 2016): (1 + tanh
-// y) / 2 is the logistic of 2y.
+// x times the normal distribution's share below it, approximated with a hyperbolic tangent (Hendrycks and Gimpel 2016). As half of
+// (1+tanh(y)) is the logistic of 2y, this takes one exponential.
 inline float gelu_tanh(float x) {
     const float twice = 1.59576912f * (x + 0.044715f * x * x * x);
     const float power = exponential(-std::abs(twice));
     return x * (twice < 0 ? power : 1.0f) / (1.0f + power);
 }
 
-// The same to seven digits: the share above a positive number by Abramowitz and Stegun 1964, 7.1.26.
+// The same to seven digits, with the share above a positive number by Abramowitz and Stegun 1964, 7.1.26.
 inline float gelu(float x) {
     const float z = std::abs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
     const float series = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));

@@ -14,7 +14,7 @@ constexpr int64_t MANY = 8 * ROWS;  // for more rows than these, it always pays 
 template <typename T>
 constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
 
-constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel meets them
+constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel is multiplied by them
 
 // A thread's own buffer of at least so many vectors, one for each type `For`.
 template <typename T, typename For = T>
@@ -102,7 +102,7 @@ void panel_strip(const Linear<T>& linear, const T* laid, int64_t rows, int64_t m
         }
 }
 
-// Strips of one row, two rows, and so on.
+// The functions for strips of one row, two rows, and so on.
 template <typename Kind, typename T, std::size_t... R>
 constexpr auto panel_strips_of(std::index_sequence<R...>) {
     return std::array{&panel_strip<Kind, R + 1, T>...};

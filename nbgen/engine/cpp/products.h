@@ -26,7 +26,7 @@ const KindProducts<T>& products_of(const Linear<T>& linear) {
     return linear.integers ? *of_rounded<T>(linear) : OF_KIND<Plain<T>, T>;
 }
 
-// The rows that products read, as one thread lays them out for as long as it computes these products.
+// The rows that products read, as one thread keeps them while it computes these products.
 template <typename T>
 class Inputs {
   public:

@@ -18,9 +18,9 @@ enum Counting : int64_t { OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN, OF_NE
 // A row goes to the `each` experts with the highest scores, by the product `scores` or by `exact` weights `[experts, in]`, whose
 // scores are not rounded. A `favour` `[experts]`, null for none, is added for the choice alone, to logistics or to shares of a
 // softmax over all. Only experts of `open` of the `groups` are chosen: of those whose `best` experts have the highest sums. Weights
-// are multiplied by `factor` and, if it `rounds`, rounded, as are logistics. The sum that shares of the chosen are of has `least`
-// added; for `OF_NEAR`, scores differ by at most that share of the larger one. The input may have its own `norm`, which is followed
-// by `scale`; `counts` `[experts]`, if not null, multiply the weights at last.
+// are multiplied by `factor` and, if it `rounds`, rounded, as are logistics. Where weights are shares of the chosen, their sum has
+// `least` added; for `OF_NEAR`, near scores differ by at most that share of the larger one. The input may have its own `norm`,
+// followed by a factor `scale`. In the end, weights are multiplied by `counts` `[experts]`, if not null.
 template <typename T>
 struct Router {
     Linear<T> scores;

@@ -13,10 +13,10 @@
 #include "vectors.h"
 
 // Tokens `[batch, tokens]` of `count` sequences have `inputs` of `heads` heads with `rows` numbers each, and weights by which they
-// write `into` a state and read `from` it (B and C), `size` numbers for each of the `groups` of heads. A token's `steps` `[batch,
-// tokens, heads]`, plus a `bias` `[heads]` or null, made positive if asked, and clamped, times a head's `rates` `[heads]`, say what
-// is left of the `states` `[…, heads, rows, size]`, which become those after the last token. An input times its head's `direct`
-// `[heads]`, if this is not null, is added to the result. Of `wide` and `output` one is null.
+// write `into` a state and read `from` it (B and C), `size` numbers for each of the `groups` of heads. Their `steps`
+// `[batch, tokens, heads]`, plus a `bias` `[heads]` or null, are made `positive` or not, and clamped; times their head's `rates`
+// `[heads]` they say what is left of the `states` `[…, heads, rows, size]`, which become those after the last token. An input times
+// its head's `direct` `[heads]`, if not null, is added to the result. Of `wide` and `output` one is null.
 template <typename T>
 struct Scan {
     int64_t count, tokens, heads, groups, rows, size, threads;

@@ -14,8 +14,8 @@
 constexpr int FEWEST = 4;      // outputs of a tile of many rows
 constexpr int MOST = 8;        // outputs of a tile of one or two rows
 
-// What a tile prefetches while it computes. At each of the inputs `from` to `to` it prefetches that input's weights, which begin at
-// `first`; at every input, that input of a `row`, if this is not null.
+// What a tile prefetches while it computes. At each of the inputs `from` to `to`, it prefetches the same input of later weights,
+// which begin at `first`. At every input, it prefetches that input of a `row`, if this is not null.
 struct Ahead {
     const char* first;
     int64_t from, to;
@@ -112,7 +112,7 @@ void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* i
     for (; n < end; n += FEWEST) tile<R, FEWEST, false>(linear, input, output, n, from, to, laid);
 }
 
-// Strips of one row, two rows, and so on.
+// The functions for strips of one row, two rows, and so on.
 template <bool LAYS, typename T, std::size_t... R>
 constexpr auto strips_of(std::index_sequence<R...>) {
     return std::array{&strip<R + 1, LAYS, T>...};

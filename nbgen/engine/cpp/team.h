@@ -140,7 +140,7 @@ class Team {
         int64_t number_, at_ = 0;
     };
 
-    // `work(member)` by every member that comes.
+    // Runs `work(member)` for every member that comes.
     template <typename Work>
     void run(const Work& work) {
         Pool::instance().run(members_, [&](int64_t number) {
@@ -150,7 +150,7 @@ class Team {
     }
 
   private:
-    static constexpr int64_t SHARES = 32;    // which a member's range is handed out in, or up to twice as many
+    static constexpr int64_t SHARES = 32;    // parts that a member's range is handed out in, or up to twice as many
 
     // On a cache line of its own.
     struct alignas(64) Counter {
