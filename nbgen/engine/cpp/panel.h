@@ -121,8 +121,8 @@ bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
     return rows > MANY || (rows > ROWS && across && bytes > 1 << 15 && (stays || rows > MANY / 2));
 }
 
-// Multiplies `input` `[rows, inputs]` into the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`. Plain
-// weights that are laid out are laid out while the first strip is computed.
+// Multiplies `input` `[rows, inputs]` into the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`. If plain
+// weights are laid out, that happens while the first strip is computed.
 template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto all = std::make_index_sequence<ROWS>();

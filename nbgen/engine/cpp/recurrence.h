@@ -1,6 +1,5 @@
 // Recurrent layers, in place of attention or beside it: a causal convolution over a few tokens, followed by the gated delta rule
-// (`delta.h`) or a selective state space (`scan.h`), or by neither (LFM2). Numbers are rounded where transformers' modules round
-// theirs.
+// (`delta.h`) or a selective state space (`scan.h`), or by neither (LFM2). Numbers are rounded where transformers' modules do so.
 
 #pragma once
 
@@ -13,8 +12,8 @@ enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
 
 constexpr int64_t MOST_TAPS = 8;
 
-// A convolution over `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; `past` `[…, channels,
-// taps]` keeps the inputs of the last `taps` tokens. Its input is the output of `mixed`: queries, keys and values for the delta
+// A convolution over `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; its last inputs are kept in
+// `past` `[…, channels, taps]`. Its input is the output of `mixed`: queries, keys and values for the delta
 // rule; inputs, and what they write to and read from a state, for a state space. A rule has `heads` of `rows` numbers each,
 // `groups` of heads that share `size` numbers, and `states` as in `Delta` and `Scan`. The output of `opening` gates its result,
 // before (`opens_first`) or after a `norm` of every `normed` numbers, if there is one. A convolution alone gets the first third of
