@@ -1,5 +1,5 @@
-// What `native.py` builds and others call, for one type of number: `BFLOAT16` says which. Products and layers are there for
-// processors with AVX2 and later ones and those of ARM, those of bfloat16 where a processor multiplies it.
+// The library that `native.py` builds and other modules call, for one type of number: `BFLOAT16` says which. It has products and
+// layers only for processors with AVX2 or for ARM, and in bfloat16 only for processors that multiply it.
 
 #include "attention.h"
 #include "delta.h"
@@ -19,7 +19,7 @@ EXPORTED void attend(const Batch* batch, const AttentionLayer* layer, const Numb
     });
 }
 
-// A token for each of so many rows of `scores` `[…, vocab]`, in the order of `draws`.
+// Draws `count` tokens, each from a row of `scores` `[…, vocab]`, in the order of `draws`.
 EXPORTED void draw(const Draw* draws, int64_t count, int64_t threads, const float* scores, int64_t vocab, int64_t* tokens) {
     Team(std::min(threads, count), 1).run([&](Team::Member& member) {
         static thread_local std::vector<float> weights;
@@ -42,8 +42,8 @@ EXPORTED void scan(const Scan<Number>* scan) {
 
 #if defined(LAYERS) && (!defined(BFLOAT16) || defined(__AVX512BF16__))
 
-// Whether this process multiplies bfloat16 in tiles from now on. Where the processor has them and the system or what is
-// between refuses, the process may end here.
+// From now on, this process multiplies bfloat16 in tiles if they work; returns whether they do. Where the processor has tiles, but
+// the system or a layer in between refuses them, the process may end here.
 EXPORTED int64_t use_tiles() {
 #ifdef TILES
     return tiles_are_used() = ask_for_tiles() && tiles_are_right();
@@ -52,10 +52,10 @@ EXPORTED int64_t use_tiles() {
 #endif
 }
 
-// Layers that are rounded go by what this other library says from now on.
+// From now on, `products`, of another library, chooses the products of quantized layers.
 EXPORTED void use_rounded(const KindProducts<Number>* (*products)(const Linear<Number>&)) { of_rounded<Number> = products; }
 
-// Inputs of which there must be whole vectors.
+// A layer's number of inputs must be a multiple of this.
 EXPORTED int64_t step() { return STEP<Number>; }
 
 EXPORTED void multiply(const Linear<Number>* linear, int64_t rows, int64_t threads, const Number* input, Number* output) {
@@ -65,21 +65,21 @@ EXPORTED void multiply(const Linear<Number>* linear, int64_t rows, int64_t threa
     });
 }
 
-// What experts make of `input` `[rows, width]`.
+// Computes a mixture of experts of `input` `[rows, width]`.
 EXPORTED void mix(const Experts<Number>* experts, const Routes<Number>* routes, const Number* input, Number* output) {
     Team(routes->threads, Mixture<Number>::PHASES).run([&](Team::Member& member) {
         Mixture<Number>(member, *experts, *routes).run(input, output);
     });
 }
 
-// `hidden` `[rows, width]` becomes what the last layer leaves, of a step that has no `last`.
+// Runs a step through all layers. `hidden` `[rows, width]` becomes the last layer's output, if the step has no `last`.
 EXPORTED void run_layers(const Step<Number>* step, const DecoderLayer<Number>* layers, int64_t count, Number* hidden) {
     Team(step->threads, Walk<Number>::phases(*step, layers, count)).run([&](Team::Member& member) {
         Walk<Number>(member, *step, hidden).through(layers, count);
     });
 }
 
-// Of recurrent ones among so many `layers`, the states of `some` sequences come to remember tokens that are held, of `rows` in all.
+// Advances the states of `some` sequences, in all recurrent ones of `count` layers, past tokens that are held, of `rows` in all.
 EXPORTED void remember_held(const DecoderLayer<Number>* layers, int64_t count, const Sequence* sequences, int64_t some,
                             int64_t rows, int64_t threads, float* scratch, Number* output) {
     Team(threads, count * Remembered<Number>::PHASES).run([&](Team::Member& member) {
@@ -93,7 +93,7 @@ EXPORTED void remember_held(const DecoderLayer<Number>* layers, int64_t count, c
     });
 }
 
-// `count` scores as a model makes them of what its head gave, in their place.
+// Turns `count` outputs of the head into the model's scores `to`. Float scores that nothing would change are not copied.
 EXPORTED void finish(const Scales* scales, int64_t count, int64_t threads, const Number* scores, float* to) {
     constexpr int64_t PART = 4096;
     Team(threads, 1).run([&](Team::Member& member) {
@@ -104,7 +104,7 @@ EXPORTED void finish(const Scales* scales, int64_t count, int64_t threads, const
 }
 
 #ifdef TIMED
-// Of each `StepPart`, since it was last asked.
+// The seconds of each `StepPart` since the last call.
 EXPORTED void take_part_seconds(double* seconds) {
     for (double& part : part_seconds) *seconds++ = std::exchange(part, 0.0);
 }

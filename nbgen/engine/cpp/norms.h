@@ -1,4 +1,4 @@
-// Norms of root mean squares (Zhang and Sennrich 2019) and of layers (Ba et al. 2016), as families of models have them.
+// RMSNorm (Zhang and Sennrich 2019) and LayerNorm (Ba et al. 2016), as families of models have them.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 #include "numbers.h"
 
-// `offset` is what the weights have besides, or all that they are where these are null: without either there is no norm. Numbers
-// are rounded before they are weighed if it `rounds` them. One that `centers` takes the mean away first, and has a `bias` or null.
+// `offset` is added to each `weight`, or is every weight where these are null; without either there is no norm. If it `rounds`,
+// numbers are rounded before they are multiplied by weights. If it `centers`, it subtracts the mean first, and `bias` may be set.
 template <typename T>
 struct Norm {
     const T* weight;
@@ -46,7 +46,7 @@ void normalize(const Norm<T>& norm, const Given* input, int64_t width, T* output
     }
 }
 
-// The same, of itself where there is no norm.
+// Applies a norm of either kind, or copies the input where there is none.
 template <typename T>
 void normalize_if(const Norm<T>& norm, const T* input, int64_t width, T* output) {
     if (norm && norm.centers)

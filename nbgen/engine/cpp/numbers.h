@@ -1,4 +1,4 @@
-// Numbers as tensors hold them, and as they are computed with.
+// Types of numbers as tensors store them, and functions of float, which they are computed as.
 
 #pragma once
 
@@ -33,7 +33,7 @@ inline void narrow(float value, Bfloat16* to) {
     to->bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// What is left of a number that was stored as a T.
+// A number as it is read again after being stored as a T.
 template <typename T>
 inline float rounded(float value) {
     T stored;
@@ -54,7 +54,7 @@ inline float exponential(float x) {
     return series * scale;
 }
 
-// The same less one: near 0 its series, where a difference of numbers near 1 would keep few of its digits.
+// The same minus 1. Near 0 it is a series: the difference of two numbers near 1 would keep few digits.
 inline float exponential_less_one(float x) {
     float series = 1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720));
     series = x * (1.0f + x * (0.5f + x * (1.0f / 6 + x * series)));
@@ -74,15 +74,15 @@ inline float silu(float x) {
     return x * (x < 0 ? power : 1.0f) / (1.0f + power);
 }
 
-// x times the normal distribution's share below it, as a hyperbolic tangent comes near it (Hendrycks and Gimpel 2016): half of
-// one and a tangent is the logistic of twice as much.
+// x times the normal distribution's share below it, approximated with a hyperbolic tangent (Hendrycks and Gimpel 2016). As half of
+// (1+tanh(y)) is the logistic of 2y, this takes one exponential.
 inline float gelu_tanh(float x) {
     const float twice = 1.59576912f * (x + 0.044715f * x * x * x);
     const float power = exponential(-std::abs(twice));
     return x * (twice < 0 ? power : 1.0f) / (1.0f + power);
 }
 
-// The same to seven digits: the share above a positive number by Abramowitz and Stegun 1964, 7.1.26.
+// The same to seven digits, with the share above a positive number by Abramowitz and Stegun 1964, 7.1.26.
 inline float gelu(float x) {
     const float z = std::abs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
     const float series = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
@@ -90,7 +90,7 @@ inline float gelu(float x) {
     return x * (x < 0 ? above : 1.0f - above);
 }
 
-// The hyperbolic tangent: near 0 its series, where a difference of numbers near 1 would keep few of its digits.
+// The hyperbolic tangent. Near 0 it is a series: the difference of two numbers near 1 would keep few digits.
 inline float tangent(float x) {
     const float square = x * x, power = exponential(-2.0f * std::abs(x));
     const float series = x * (1.0f + square * (-1.0f / 3 + square * (2.0f / 15 - square * (17.0f / 315))));

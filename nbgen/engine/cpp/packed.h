@@ -1,7 +1,7 @@
-// Products with an operand that is packed for it: one number of a row at a time meets a vector of columns.
+// Products of rows with a packed operand: each number of a row is multiplied by a vector of columns.
 //
-// A column's sum runs over the depth in order, whatever rows and columns are computed beside it. Bfloat16 is multiplied as
-// it is where the processor can, two of the depth in a lane, and as float elsewhere.
+// A column's sum runs over the depth in order, whatever rows and columns are computed beside it. Bfloat16 is multiplied directly
+// where the processor can, two numbers of the depth in a lane, and as float elsewhere.
 
 #pragma once
 
@@ -38,7 +38,7 @@ inline Floats add_columns(Floats sum, const Bfloat16* pair, const Bfloat16* colu
 }
 #endif
 
-// `R` rows, `stride` apart, by the `packed` `[depth / DEPTH, COLUMNS, DEPTH]`: `NEW` `sums`, or on top of those.
+// Multiplies `R` rows, `stride` apart, by `packed` `[depth / DEPTH, COLUMNS, DEPTH]`: sets `sums` if `NEW`, else adds to them.
 template <int R, bool NEW, typename N>
 inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t depth, float* sums, int64_t width) {
     Floats own[R][4];
@@ -48,7 +48,7 @@ inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t dep
         for (int j = 0; j < 4; j++) own[i][j] = NEW ? Floats{} : floats_at(sums + i * width + j * LANES);
     for (int64_t k = 0; k < depth; k += DEPTH<N>) {
         const N *numbers = rows + k, *columns = packed + k * COLUMNS;
-        if constexpr (REGISTERS == 16) {  // which keep the rows' numbers: columns would be read for each row anew
+        if constexpr (REGISTERS == 16) {  // the rows' numbers stay in them: else each row would read the columns anew
             Floats all[R];
 #pragma GCC unroll 8
             for (int i = 0; i < R; i++) all[i] = held(all_of(numbers[i * stride]));
@@ -72,8 +72,8 @@ inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t dep
         for (int j = 0; j < 4; j++) *reinterpret_cast<Floats*>(sums + i * width + j * LANES) = own[i][j];
 }
 
-// `rows` `[count, depth]` by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`: `NEW` `sums` `[count, width]`, or on top
-// of those; `ROWS` of them at most.
+// Multiplies `rows` `[count, depth]`, `ROWS` at most, by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`: overwrites
+// `sums` `[count, width]` if `NEW`, else adds to them.
 template <bool NEW, typename N, int R = ROWS>
 void add_packed(const N* rows, int64_t count, const N* packed, int64_t depth, float* sums, int64_t width) {
     if constexpr (R > 1)
@@ -86,7 +86,7 @@ inline void convert(T number, T* to) { *to = number; }
 
 inline void convert(Bfloat16 number, float* to) { *to = widen(number); }
 
-// So many numbers, a multiple of two vectors' lanes, as those of an operand.
+// Converts `count` floats, a multiple of two vectors' lanes, to the type of an operand.
 inline void narrow_all(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
 
 #ifdef __AVX512BF16__
@@ -100,7 +100,7 @@ inline void narrow_all(const float* from, int64_t count, Bfloat16* to) {
 
 #ifdef __AVX512F__
 
-// As many lanes of as many vectors change places: first within quarters, of which a processor moves the most at a time.
+// Transposes `LANES` vectors of as many lanes: first within quarters of a vector, where a processor moves the most at a time.
 inline void transpose(Words (&rows)[LANES]) {
     static_assert(LANES == 16);
     __m512i pairs[LANES], fours[LANES];
@@ -132,7 +132,7 @@ inline void transpose(Words (&rows)[LANES]) {
 
 #elif defined(__AVX2__)
 
-// As many lanes of as many vectors change places: first within halves.
+// Transposes `LANES` vectors of as many lanes: first within halves of a vector.
 inline void transpose(Words (&rows)[LANES]) {
     static_assert(LANES == 8);
     __m256i pairs[LANES], fours[LANES];
@@ -169,7 +169,7 @@ inline Words interleave(Words a, Words b, int half, std::index_sequence<I...>) {
 #endif
 }
 
-// As many lanes of as many vectors change places: in each round what is half of all apart moves side by side.
+// Transposes `LANES` vectors of as many lanes: each round interleaves vectors that are `LANES / 2` apart.
 inline void transpose(Words (&rows)[LANES]) {
     constexpr auto all = std::make_index_sequence<LANES>();
 #pragma GCC unroll 4
@@ -184,7 +184,7 @@ inline void transpose(Words (&rows)[LANES]) {
 
 #endif
 
-// A vector of numbers of an operand.
+// A vector of numbers, converted to the type of an operand.
 template <typename T>
 [[gnu::always_inline]] inline Words operands(const T* from) {
     if constexpr (std::is_same_v<T, Operand<T>>) {
@@ -196,7 +196,7 @@ template <typename T>
     }
 }
 
-// `LANES` columns from `n` on, each `[depth]`, of a packed operand of this depth.
+// Packs `LANES` columns from `n` on, each `[depth]`, of an operand of this depth.
 template <typename T>
 void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>* packed) {
     constexpr int64_t PAIR = DEPTH<Operand<T>>, MANY = LANES * PAIR;
@@ -214,7 +214,7 @@ void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>*
             for (int i = 0; i < PAIR; i++) convert(columns[l][k + i], packed + k * COLUMNS + l * PAIR + i);
 }
 
-// Rows `k` to `k + DEPTH` of the depth, each `[width]`.
+// Packs the rows `k` to `k + DEPTH`, each `[width]`, of an operand of this depth.
 template <typename T>
 void pack_rows(const T* const* rows, int64_t width, int64_t depth, int64_t k, Operand<T>* packed) {
     constexpr int64_t PAIR = DEPTH<Operand<T>>;
@@ -227,7 +227,7 @@ void pack_rows(const T* const* rows, int64_t width, int64_t depth, int64_t k, Op
 }
 
 #ifdef __AVX512BF16__
-// The same of bfloat16 as it is: two rows' numbers become the halves of words.
+// The same for bfloat16 that stays bfloat16: the numbers of two rows become the halves of words.
 inline void pack_rows(const Bfloat16* const* rows, int64_t width, int64_t depth, int64_t k, Bfloat16* packed) {
     const auto widened = [&](int row, int64_t n) {
         return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[row] + n)));

@@ -1,8 +1,8 @@
-// More rows by weights as they are than four outputs have room for in registers, and fewer than it pays to lay weights out for.
+// Plain weights by more rows than registers hold sums of four outputs for, and by fewer than it pays to lay weights out for.
 //
-// Two outputs at a time, of two places in memory, meet a strip of rows that stays in the first-level cache. Each place is read
-// from its beginning to its end, for only then a processor fetches ahead by itself, and it drops most of what it is told to.
-// Sums are those of `strips.h`, to the bit.
+// A strip of rows stays in the first-level cache, and is multiplied by two outputs at a time, from two places in memory. Each place
+// is read from beginning to end: only then does a processor prefetch by itself, and it drops most prefetches that code asks for.
+// Sums equal those of `strips.h` to the bit.
 
 #pragma once
 
@@ -12,24 +12,24 @@
 
 constexpr int TALL = 2 * ROWS;           // rows of a strip: their sums by two outputs fill the registers
 constexpr int64_t SOME = 3 * ROWS;       // rows at most
-constexpr int64_t SHORT = 512;           // inputs for which it is not worth it
+constexpr int64_t SHORT = 512;           // with no more inputs than these, it does not pay
 constexpr int64_t FETCHED_AHEAD = 6144;  // bytes
 
-// Whether there are enough rows, and not too many, of enough inputs. (Those of float fill a cache twice as fast: it was no gain.)
+// Whether there are enough rows, and not too many, of enough inputs. (Rows of float fill a cache twice as fast: no gain.)
 template <typename T>
 bool come_in_strips(int64_t rows, int64_t inputs) {
     return std::is_same_v<T, Bfloat16> && rows > ROWS && rows <= SOME && inputs > SHORT;
 }
 
-// Whether such rows, which are not few, meet the layer's weights as here, if they are plain. More than a strip's do where vectors
-// lie across two lines of memory, which a panel would read twice as long.
+// Whether to multiply such rows, too many for `few_rows.h`, by pairs of outputs: only if weights are plain. More rows than a
+// strip's do so only where vectors of weights lie across two cache lines, which a panel would take twice as long to read.
 template <typename T>
 bool suit_pairs(const Linear<T>& linear, int64_t rows) {
     return linear.weight && (rows <= TALL || reinterpret_cast<uintptr_t>(linear.weight) % VECTOR);
 }
 
-// Strips of `[rows, inputs]`, each as `[inputs / STEP, rows, STEP]`: the caches have no room for places that are far apart. A
-// thread has room for those of one `Inputs` at a time.
+// Copies rows `[rows, inputs]` to strips, each `[inputs / STEP, rows, STEP]`: rows that lie far apart would push each other out of
+// the caches. A thread has one buffer, for the strips of one `Inputs` at a time.
 template <typename T>
 const T* strips_of(int64_t rows, int64_t inputs, const T* numbers) {
     thread_local std::vector<T> room;
@@ -44,7 +44,7 @@ const T* strips_of(int64_t rows, int64_t inputs, const T* numbers) {
     return made;
 }
 
-// Inputs of a strip that stay in the first-level cache, beside what goes by, until the next output: all, or so many at a time.
+// How many of a strip's inputs to take at a time, so that they stay in the first-level cache from one output to the next.
 template <typename T>
 int64_t inputs_near(int64_t rows, int64_t inputs) {
     constexpr int64_t MULTIPLE = 256;
@@ -53,8 +53,8 @@ int64_t inputs_near(int64_t rows, int64_t inputs) {
     return times > 1 ? (inputs / times + MULTIPLE - 1) / MULTIPLE * MULTIPLE : inputs;
 }
 
-// The inputs `from` to `to` of a strip of `R` rows by the output `n` of two pieces. Their `sums` by four outputs each are kept from
-// some inputs to the next, and when they are whole become outputs.
+// Multiplies the inputs `from` to `to` of a strip of `R` rows by the outputs `n` and `n + apart`. `sums` keeps the sums of four
+// outputs of each of the two pieces from call to call; once the four are complete, they become outputs.
 template <int R, typename T>
 void add_pair(const Linear<T>& linear, const T* strip, T* output, int64_t n, int64_t apart, int64_t from, int64_t to,
               int64_t ahead, Floats* sums) {
@@ -77,7 +77,7 @@ constexpr auto pairs_of(std::index_sequence<R...>) {
     return std::array{&add_pair<R + 1, T>...};
 }
 
-// Rows whose `strips` these are by the outputs of a cut in pieces, whose weights stay in the second-level cache meanwhile.
+// Multiplies the rows in `strips` by the outputs of a cut in pieces, whose weights stay in the second-level cache for all strips.
 template <typename T>
 void multiply_by_pairs(const Linear<T>& linear, int64_t rows, const T* strips, T* output, const Cut& cut) {
     static constexpr auto add = pairs_of<T>(std::make_index_sequence<TALL>());

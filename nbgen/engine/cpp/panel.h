@@ -1,7 +1,7 @@
-// Rows by a panel of weights, whatever these are kept as: for many rows they are laid out first.
+// Products of rows with a panel of weights of any kind, which are laid out first for many rows.
 //
-// A panel lies in the second-level cache, tile after tile, on whole cache lines. Of long rows so many inputs come at a time
-// that they and a tile's weights stay in the first-level cache. Sums are those of `strips.h`, to the bit.
+// A laid-out panel stays in the second-level cache, tile after tile, on whole cache lines. Long rows are taken in chunks, so that a
+// chunk's inputs and a tile's weights stay in the first-level cache. Sums equal those of `strips.h` to the bit.
 
 #pragma once
 
@@ -9,14 +9,14 @@
 
 #include "strips.h"
 
-constexpr int64_t MANY = 8 * ROWS;  // rows for which it pays to lay out whatever there is
+constexpr int64_t MANY = 8 * ROWS;  // for more rows than these, it always pays to lay weights out
 
 template <typename T>
 constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
 
-constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel meets them
+constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-level cache while a panel is multiplied by them
 
-// A thread's own, for so many vectors of what is told apart by its `For`.
+// A thread's own buffer of at least so many vectors, one for each type `For`.
 template <typename T, typename For = T>
 T* room_of(int64_t vectors) {
     struct alignas(VECTOR) Line {
@@ -27,7 +27,7 @@ T* room_of(int64_t vectors) {
     return reinterpret_cast<T*>(lines.data());
 }
 
-// The outputs `begin` to `end`, `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.
+// Writes the weights of the outputs `begin` to `end` to `laid` `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.
 template <typename Kind, typename T>
 void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     const int64_t parts = linear.inputs / STEP<T>;
@@ -38,7 +38,7 @@ void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     }
 }
 
-// The kind whose weights lie as these do, for what only fetches them, and is compiled once for all of these.
+// A kind with the same layout in memory. Code that only prefetches weights is compiled for that one, once for several kinds.
 template <typename Kind>
 struct Lying {
     using As = Kind;
@@ -58,8 +58,8 @@ template <int R>
         for (int j = 0; j < FEWEST; j++) to[i][j] = from[i][j];
 }
 
-// The inputs `begin` to `end` of `R` rows by the outputs from `n` on, which `laid` begins with. Between the first and the
-// last of them the sums are `held`.
+// Multiplies the inputs `begin` to `end` of `R` rows by the outputs from `n` on, whose weights begin at `laid`. From the `FIRST`
+// inputs to the `LAST`, the sums are kept in `held`.
 template <typename Kind, int R, bool FIRST, bool LAST, typename T>
 inline void piece(const Linear<T>& linear, const T* laid, const T* input, T* output, int64_t n, int64_t begin, int64_t end,
                   Ahead ahead, Floats (&held)[R][FEWEST]) {
@@ -72,8 +72,8 @@ inline void piece(const Linear<T>& linear, const T* laid, const T* input, T* out
         copy(sums, held);
 }
 
-// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel. Where not all
-// rows stay in the second-level cache, each of the first tiles fetches a row of what comes next.
+// Multiplies `R` of all `rows`, from `m` on, by the outputs `begin` to `end`; each row prefetches its part of the next panel. Where
+// the second-level cache does not hold all rows, each of the first `R` tiles prefetches a row of the next chunk or strip.
 template <typename Kind, int R, typename T>
 void panel_strip(const Linear<T>& linear, const T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin,
                  int64_t end) {
@@ -102,18 +102,18 @@ void panel_strip(const Linear<T>& linear, const T* laid, int64_t rows, int64_t m
         }
 }
 
-// Strips of one row, two rows, and so on.
+// The functions for strips of one row, two rows, and so on.
 template <typename Kind, typename T, std::size_t... R>
 constexpr auto panel_strips_of(std::index_sequence<R...>) {
     return std::array{&panel_strip<Kind, R + 1, T>...};
 }
 
-// The last rows that are better done in strips of four: two of these rather than one of six and one of two.
+// How many of the last rows go in strips of four: two of those are faster than a strip of six and one of two.
 inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0; }
 
-// Whether it pays to lay out numbers as they are. For fewer rows it does if their vectors lie across two lines of memory, which
-// takes twice as long to read, and a panel stays not in the first-level cache, but, for half of these, in the second beside the
-// next one.
+// Whether it pays to lay out plain weights. For up to `MANY` rows it does if vectors of weights lie across two cache lines, which
+// takes twice as long to read, and a panel is too large for the first-level cache. Up to `MANY / 2` rows, the panel must also fit
+// into the second-level cache beside the next one.
 template <typename T>
 bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
     const int64_t bytes = PANEL * linear.inputs * static_cast<int64_t>(sizeof(T));
@@ -121,8 +121,8 @@ bool pays_to_lay_out(const Linear<T>& linear, int64_t rows) {
     return rows > MANY || (rows > ROWS && across && bytes > 1 << 15 && (stays || rows > MANY / 2));
 }
 
-// `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`. What is kept as numbers
-// is laid out as the first strip meets it, if it is.
+// Multiplies `input` `[rows, inputs]` into the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`. If plain
+// weights are laid out, that happens while the first strip is computed.
 template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto all = std::make_index_sequence<ROWS>();

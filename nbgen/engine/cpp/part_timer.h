@@ -1,4 +1,4 @@
-// How long the first member of a team is at the parts of a step, where a library is built to say so (`TIMED`): nothing else is
+// Measures how long a team's first member spends in the parts of a step, in libraries that are built with `TIMED`. Others are no
 // slower for it.
 
 #pragma once
@@ -13,7 +13,7 @@ enum StepPart { LINEAR_LAYERS, ATTENTION, STEP_PARTS };
 
 inline double part_seconds[STEP_PARTS] = {};
 
-// For as long as it is there. None is inside another.
+// Times a part for as long as it lives. Timers are never nested.
 class PartTimer {
   public:
     PartTimer(const Team::Member& member, StepPart part) : first_(member.number() == 0), part_(part) {}

@@ -1,7 +1,7 @@
-// Products of rows with the weight of a linear layer, whatever it is kept as, shared out to a team.
+// Products of rows with a linear layer's weight of any kind, shared out to a team.
 //
-// Neither the rows beside a row nor the number of threads changes a bit of its results. Where a row's number of inputs is no
-// multiple of `STEP<T>`, there is no product, nor where a rounded layer's outputs are no multiple of `FEWEST`.
+// Neither the rows beside a row nor the number of threads changes a bit of its results. The number of inputs must be a multiple of
+// `STEP<T>`, and that of a quantized layer's outputs one of `FEWEST`.
 
 #pragma once
 
@@ -12,11 +12,11 @@
 #include "team.h"
 #include "tiles.h"
 
-// What says by which products the weights of a rounded layer go: a library of its own (`rounded.cpp`), once there is one.
+// Chooses the products for a quantized layer's weights. Set once the library that has them (`rounded.cpp`) is loaded.
 template <typename T>
 const KindProducts<T>* (*of_rounded)(const Linear<T>& linear) = nullptr;
 
-// The products by what the layer's weights are kept as.
+// The products for the layer's kind of weights.
 template <typename T>
 const KindProducts<T>& products_of(const Linear<T>& linear) {
     if constexpr (std::is_same_v<T, float>) {
@@ -26,7 +26,7 @@ const KindProducts<T>& products_of(const Linear<T>& linear) {
     return linear.integers ? *of_rounded<T>(linear) : OF_KIND<Plain<T>, T>;
 }
 
-// Rows that products read, for as long as one thread computes these.
+// The rows that products read, as one thread keeps them while it computes these products.
 template <typename T>
 class Inputs {
   public:
@@ -42,28 +42,28 @@ class Inputs {
             strips_ = strips_of(rows, first.inputs, numbers);
     }
 
-    // Units that the layer's outputs are cut into.
+    // The number of units that the layer's outputs are cut into.
     int64_t units(const Linear<T>& linear) const { return cuts(linear.outputs, pieces(linear) ? PIECES * PIECE : PANEL); }
 
-    // The outputs of one of them.
+    // The outputs of one unit.
     Cut cut(const Linear<T>& linear, int64_t unit) const {
         return pieces(linear) ? in_pieces(linear.outputs, unit) : side_by_side(linear.outputs, unit, PANEL);
     }
 
-    // Whether they are few for these weights, and the cut is one for them: it may have been made for others'.
+    // Whether the rows are few for these weights, and the cut is one for few rows: it may be that of another layer's weights.
     bool few(const Linear<T>& linear, const Cut& cut) const {
         const bool fits = by_twos(rows) ? cut.pieces == 1 && cut.width % FEWEST == 0 : cut.pieces == PIECES;
         return fits && few(linear);
     }
 
-    // Whether the outputs of a cut for pairs of outputs were made.
+    // Computes a cut's outputs in pairs if it is cut for that; returns whether it did.
     bool multiply_by_pairs(const Linear<T>& linear, T* output, const Cut& cut) const {
         if (cut.pieces < PIECES || !go_by_pairs(linear)) return false;
         if constexpr (std::is_same_v<T, Bfloat16>) ::multiply_by_pairs(linear, rows, strips_, output, cut);
         return true;
     }
 
-    // Whether the outputs `begin` to `end` were made in tiles.
+    // Computes the outputs `begin` to `end` in tiles if the layer suits them; returns whether it did.
     bool multiply_in_tiles([[maybe_unused]] const Linear<T>& linear, [[maybe_unused]] T* output,
                            [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end) const {
 #ifdef TILES
@@ -77,7 +77,7 @@ class Inputs {
         return false;
     }
 
-    // Rows whose inputs come as the layer's weights do. A thread has room for those of one `Inputs` at a time.
+    // The rows with their inputs in the order of the layer's weights. A thread has one buffer, for one `Inputs` at a time.
     const T* ordered(const Linear<T>& linear) const {
         if (!linear.order) return numbers;
         T* made = room_of<T, Inputs>(rows * linear.inputs / STEP<T>);
@@ -115,7 +115,7 @@ class Inputs {
     mutable const int32_t* order_ = nullptr;
 };
 
-// The weights of one output, of a layer that is not rounded.
+// Reads the weights of one output of a layer that is not quantized.
 template <typename T>
 void read_output(const Linear<T>& linear, int64_t output, T* to) {
     if constexpr (std::is_same_v<T, float>) {
@@ -132,7 +132,7 @@ float dot(const T* a, const T* b, int64_t count) {
     return first_of(sums_of(sum, sum, sum, sum));
 }
 
-// The outputs that are left over from whole groups of `FEWEST`, one by one, of a layer that is not rounded.
+// Computes outputs that are left over after whole groups of `FEWEST`, one by one, for a layer that is not quantized.
 template <typename T>
 void multiply_rest(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static thread_local std::vector<T> weights;
@@ -145,7 +145,7 @@ void multiply_rest(const Linear<T>& linear, int64_t rows, const T* input, T* out
     }
 }
 
-// A panel of outputs at most.
+// Computes the outputs `begin` to `end`, a panel at most.
 template <typename T>
 void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
@@ -195,7 +195,7 @@ class Products {
     Inputs<T> inputs_;
 };
 
-// What a row's adapter, of the columns `begin` to `end`, adds to the row's `output`.
+// Adds to a row's `output` the result of the row's adapter, which has the columns `begin` to `end`.
 template <typename T>
 void adapt(const Linear<T>& linear, const T* input, int64_t begin, int64_t end, T* output) {
     std::vector<float> sums(linear.outputs);

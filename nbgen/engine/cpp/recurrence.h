@@ -1,6 +1,5 @@
-// What recurrent layers have in place of attention: a causal convolution over a few tokens, and what the gated delta rule or a
-// selective state space makes of that (`delta.h`, `scan.h`), or the convolution alone (LFM2). Numbers are rounded where
-// transformers' modules round theirs.
+// Recurrent layers, in place of attention or beside it: a causal convolution over a few tokens, followed by the gated delta rule
+// (`delta.h`) or a selective state space (`scan.h`), or by neither (LFM2). Numbers are rounded where transformers' modules do so.
 
 #pragma once
 
@@ -13,15 +12,15 @@ enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
 
 constexpr int64_t MOST_TAPS = 8;
 
-// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens' are
-// kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta rule, inputs
-// and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and `groups` of heads that
-// share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what `opening` makes, before or after a
-// `norm` of every `normed` numbers, if there is one. Alone, a convolution's input is the first third of what `mixed` makes times
-// the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as are their steps and
-// shares. Where groups are `joined`, `mixed` makes of one after the other its query and key, and its heads' values and what opens
-// them; and `steps` their shares and steps. A state space's steps are from `least` to `most`. Beside attention, `result` makes of
-// all that what is added.
+// A convolution over `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; its last inputs are kept in
+// `past` `[…, channels, taps]`. Its input is the output of `mixed`: queries, keys and values for the delta
+// rule; inputs, and what they write to and read from a state, for a state space. A rule has `heads` of `rows` numbers each,
+// `groups` of heads that share `size` numbers, and `states` as in `Delta` and `Scan`. The output of `opening` gates its result,
+// before (`opens_first`) or after a `norm` of every `normed` numbers, if there is one. A convolution alone gets the first third of
+// the output of `mixed` times the last, and the second gates its result. For guesses, the convolution's inputs, the steps and the
+// shares are kept (`held`, `held_steps`, `held_shares`). Where groups are `joined`, `mixed` gives each group's query, key, values
+// and gates together, and `steps` its shares and steps. A state space's steps are clamped to `least` and `most`. Beside attention,
+// `result` projects the gated result, which is then added.
 template <typename T>
 struct Recurrence {
     Counted<T> mixed, opening, steps, shares, result;
@@ -36,7 +35,7 @@ struct Recurrence {
     T *held, *held_steps, *held_shares;
 };
 
-// A row of what is made group by group, as it is made of layers whose groups are not joined.
+// Splits a row of outputs of `joined` groups, which come group by group, into the layout of layers whose groups are not joined.
 template <typename T>
 void separate(const Recurrence<T>& layer, const T* made, const T* both, T* mixed, T* opening, T* steps, T* shares) {
     const int64_t heads = layer.heads / layer.groups, keys = layer.groups * layer.size, wide = heads * layer.rows;
@@ -51,9 +50,9 @@ void separate(const Recurrence<T>& layer, const T* made, const T* both, T* mixed
     }
 }
 
-// Of `rows` tokens of `count` sequences: what the products of a layer have made of them, room for two numbers of a row's head, and
-// where it goes what becomes of them. Or else the rows are guesses that were held and have come true (`again`): now states
-// remember them.
+// Takes `rows` tokens of `count` sequences through a layer's recurrence: from the outputs of its products to `output`. `scratch`
+// has room for two floats for each head of a row. With `again`, the rows are held guesses that have been accepted: they only
+// advance the states.
 template <typename T>
 struct Remembered {
     const Recurrence<T>& layer;
@@ -85,7 +84,7 @@ struct Remembered {
   private:
     static constexpr int64_t BLOCK = 64;
 
-    // Those channels of a sequence's tokens, in their place or, alone, in the output.
+    // Convolves the channels `begin` to `end` of a sequence's tokens: in place, or into the output for a convolution alone.
     void convolve(const Sequence& own, int64_t begin, int64_t end) const {
         const int64_t taps = layer.taps, some = end - begin;
         T* past = layer.past + (own.state * layer.channels + begin) * taps;
@@ -110,7 +109,7 @@ struct Remembered {
         }
     }
 
-    // What is taken of a guess, and beside the first channels its steps and shares.
+    // Keeps a guess's inputs of these channels and, with the first channels, its steps and shares.
     void hold(int64_t place, int64_t token, int64_t begin, int64_t end, const float* taken) const {
         for (int64_t c = begin; c < end; c++) narrow(taken[c - begin], layer.held + place * layer.channels + c);
         if (begin) return;
@@ -146,7 +145,7 @@ struct Remembered {
         }
     }
 
-    // A logarithm of what is left of a row's states, and the shares of corrections.
+    // For each head of a row: the logarithm of the factor by which its state fades, and the share of its correction.
     void weigh(int64_t row) const {
         float *decays = scratch + row * layer.heads, *given = decays + rows * layer.heads;
         for (int64_t head = 0; head < layer.heads; head++) {

@@ -1,10 +1,10 @@
-// What `native.py` builds besides `native.cpp` once a layer is rounded, for one type of number: more than half of what there is
-// to compile, and most models have none.
+// The library that `native.py` builds besides `native.cpp` once a layer is quantized, for one type of number. It is more than half
+// of the code to compile, and most models have no such layer.
 
 #include "exported.h"
 #include "kind_products.h"
 
-// The products of the layer's kind.
+// The products for the layer's kind of weights.
 EXPORTED const KindProducts<Number>* products(const Linear<Number>& linear) {
     if (linear.steps) return &OF_KIND<Nibbles<Number, Steps>, Number>;
     if (linear.exponents) return &OF_KIND<Nibbles<Number, Powers>, Number>;

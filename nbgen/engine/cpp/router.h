@@ -1,4 +1,4 @@
-// Which of many experts rows go to.
+// Chooses which of many experts a row goes to, and their weights.
 
 #pragma once
 
@@ -10,17 +10,17 @@
 #include "team.h"
 #include "weights.h"
 
-// What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself or as a
-// share of those chosen; or, one after the other, its share of a softmax over those near it that are left (SparseMixer, Liu et al.
-// 2024).
+// The weight of a chosen expert: its share of a softmax over the chosen ones or over all; the logistic of its score, by itself or
+// as a share of the chosen ones'; or, one expert after the other, its share of a softmax over those not chosen before it whose
+// scores are near its own (SparseMixer, Liu et al. 2024).
 enum Counting : int64_t { OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN, OF_NEAR };
 
-// A row goes to the `each` experts of which `scores` makes most, or `exact` weights `[experts, in]` whose scores are not rounded.
-// Where each is done a `favour` `[experts]`, null for none, it counts beside the logistic of a score or its share of a softmax over
-// all. Only experts of the `open` among so many `groups` are chosen: of those whose `best` few have most together. What the chosen
-// count is multiplied by a `factor`, and rounded if it `rounds`; logistics are on the way, too. Shares of those chosen are of a sum
-// that has `least` besides; what is near is within that share of the greater one's size. What goes in may have a `norm` of its own,
-// and counts `scale` times then; and each expert's share may count what its `counts` says.
+// A row goes to the `each` experts with the highest scores, by the product `scores` or by `exact` weights `[experts, in]`, whose
+// scores are not rounded. A `favour` `[experts]`, null for none, is added for the choice alone, to logistics or to shares of a
+// softmax over all. Only experts of `open` of the `groups` are chosen: of those whose `best` experts have the highest sums. Weights
+// are multiplied by `factor` and, if it `rounds`, rounded, as are logistics. Where weights are shares of the chosen, their sum has
+// `least` added; for `OF_NEAR`, near scores differ by at most that share of the larger one. The input may have its own `norm`,
+// followed by a factor `scale`. In the end, weights are multiplied by `counts` `[experts]`, if not null.
 template <typename T>
 struct Router {
     Linear<T> scores;
@@ -35,7 +35,7 @@ struct Router {
     float round(float number) const { return rounds ? rounded<T>(number) : number; }
 };
 
-// Of a row, by the four experts from `n` on, or those that there are.
+// A row's exact scores of four experts from `n` on, or of as many as are left.
 template <typename T>
 void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scores) {
     const int64_t inputs = router.scores.inputs, some = std::min<int64_t>(4, router.scores.outputs - n);
@@ -53,7 +53,7 @@ void score_exactly(const Router<T>& router, const T* row, int64_t n, float* scor
     std::memcpy(scores + n, &four, some * sizeof(float));
 }
 
-// `scores` `[rows, experts]` that are not rounded.
+// Computes exact `scores` `[rows, experts]`, which are not rounded.
 template <typename T>
 void score_exactly(Team::Member& member, const Router<T>& router, int64_t rows, const T* input, float* scores) {
     const int64_t inputs = router.scores.inputs, experts = router.scores.outputs;
@@ -63,7 +63,7 @@ void score_exactly(Team::Member& member, const Router<T>& router, int64_t rows, 
     });
 }
 
-// What each expert has before some are chosen: what it counts, or of a softmax in which nobody is done a favour, its score.
+// What experts are chosen by, before favours: their weights or, for a softmax without favours, their scores.
 template <typename T>
 void count_all(const Router<T>& router, const float* scores, float highest, float* all) {
     const int64_t experts = router.scores.outputs;
@@ -78,7 +78,7 @@ void count_all(const Router<T>& router, const float* scores, float highest, floa
     }
 }
 
-// The `each` of so many that are `wanted` most, in that order. Of those that are alike the first come first.
+// The indices of the `each` largest of `count` numbers `wanted`, the largest first. Of equal ones the first comes first.
 inline void choose(const float* wanted, int64_t count, int64_t each, int64_t* chosen) {
     int64_t held = 0;
     for (int64_t one = 0; one < count; one++) {
@@ -90,7 +90,7 @@ inline void choose(const float* wanted, int64_t count, int64_t each, int64_t* ch
     }
 }
 
-// Experts of other groups than the open ones are not `wanted` any more.
+// Sets `wanted` to minus infinity for the experts of all groups but the open ones.
 template <typename T>
 void close_groups(const Router<T>& router, float* wanted) {
     static thread_local std::vector<float> worth;
@@ -109,7 +109,7 @@ void close_groups(const Router<T>& router, float* wanted) {
             std::fill_n(wanted + group * size, size, -std::numeric_limits<float>::infinity());
 }
 
-// Of a softmax in which nobody is done a favour, from the `scores`.
+// The `shares` of the chosen experts for a softmax without favours, from the `scores`.
 template <typename T>
 void share_by_softmax(const Router<T>& router, const float* scores, float highest, const int64_t* chosen, float* shares) {
     const auto power = [&](int64_t expert) { return std::exp(scores[expert] - highest); };
@@ -122,7 +122,7 @@ void share_by_softmax(const Router<T>& router, const float* scores, float highes
     for (int64_t i = 0; i < router.each; i++) shares[i] = router.round(shares[i] / sum * router.factor);
 }
 
-// Of what `all` count.
+// The `shares` of the chosen experts, from `all` experts' weights.
 template <typename T>
 void share_by_counts(const Router<T>& router, const float* all, const int64_t* chosen, float* shares) {
     float sum = 0;
@@ -133,7 +133,7 @@ void share_by_counts(const Router<T>& router, const float* all, const int64_t* c
     for (int64_t i = 0; i < router.each; i++) shares[i] = router.round(passed(shares[i] / whole) * router.factor);
 }
 
-// Of the `chosen`, which stand in order.
+// The `shares` of the chosen experts for `OF_NEAR`; `chosen` begins with the highest score.
 template <typename T>
 void share_by_near(const Router<T>& router, const float* scores, const int64_t* chosen, float* shares) {
     for (int64_t i = 0; i < router.each; i++) {
@@ -148,7 +148,7 @@ void share_by_near(const Router<T>& router, const float* scores, const int64_t* 
     }
 }
 
-// Of a row's `scores` `[experts]`, `each` at least: those that were `made`, or to exact ones what adapters have made.
+// Chooses a row's experts. Its `scores` `[experts]` are those `made`, or exact ones, to which what adapters `made` is added.
 template <typename T>
 void route(const Router<T>& router, const T* made, float* scores, int64_t* chosen, float* shares) {
     static thread_local std::vector<float> all, wanted;

@@ -1,4 +1,4 @@
-// Numbers that a model multiplies or divides by on its way, and how it bends its scores.
+// Factors that a model multiplies or divides by, and how it caps its scores (logits).
 
 #pragma once
 
@@ -6,14 +6,14 @@
 
 #include "linear.h"
 
-// A layer's product, each output of which counts as much as its `counts` `[outputs]` say, if these are not null.
+// A linear layer whose outputs are multiplied by `counts` `[outputs]`, if these are not null.
 template <typename T>
 struct Counted : Linear<T> {
     const float* counts;
 };
 
-// What a model multiplies its embeddings by, and what its layers add; and what it makes of its scores: it divides them by
-// `divisor`, and bends them so that none is above `cap`, if there is one.
+// A model multiplies its embeddings by `embedding`, and what its layers add by `residual`. It divides its scores by `divisor`, and
+// bends them so that none is above `cap`, if that is not 0.
 struct Scales {
     float embedding, residual, divisor, cap;
 };
@@ -25,7 +25,7 @@ void scale_all(float scale, T* numbers, int64_t count) {
     for (int64_t i = 0; i < count; i++) narrow(widen(numbers[i]) * scale, numbers + i);
 }
 
-// A score as a model makes it of what its head gives.
+// A score, from an output of the head.
 template <typename T>
 float finished(float score, const Scales& scales) {
     if (scales.divisor != 1.0f) score = rounded<T>(score / scales.divisor);
@@ -33,7 +33,7 @@ float finished(float score, const Scales& scales) {
     return rounded<T>(rounded<T>(tangent(rounded<T>(score / scales.cap))) * scales.cap);
 }
 
-// Those from `begin` to `end`, one by one, as float.
+// Finishes the scores `begin` to `end` as float.
 template <typename T>
 void finish_scores(const Scales& scales, const T* scores, int64_t begin, int64_t end, float* to) {
     const bool plain = scales.divisor == 1.0f && scales.cap == 0.0f;

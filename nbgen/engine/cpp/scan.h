@@ -1,8 +1,8 @@
-// Layers that remember by a selective state space (Dao and Gu 2024, "Transformers are SSMs": Mamba 2): a state of each head, a row
-// of numbers for each of its inputs, fades with every token, and has what the token brings added.
+// Recurrent layers with a selective state space (Dao and Gu 2024, "Transformers are SSMs": Mamba 2). A head's state has a row of
+// numbers for each of its inputs. With every token it fades, and the token's contribution is added.
 //
-// Rows know nothing of each other: they are shared out to a team, and stay near while all tokens go by. A token's result is the
-// same to the bit whatever tokens are computed with it.
+// Rows are independent: they are shared out to a team, and stay in the cache while all tokens pass. A token's result is the same to
+// the bit whatever tokens are computed with it.
 
 #pragma once
 
@@ -12,11 +12,11 @@
 #include "tokens.h"
 #include "vectors.h"
 
-// Tokens `[batch, tokens]` of `count` sequences have `inputs` of `heads` heads with so many rows, and what of a state they write to
-// (`into`) and read (`from`), `size` numbers for each of some `groups` of heads. How far a token steps `[batch, tokens, heads]`,
-// with a `bias` `[heads]` or none, made positive or not, within limits, and at which rate a head fades `[heads]` say what is left
-// of the `states` `[…, heads, rows, size]`, which become those after the last token. What comes of an input besides is its product
-// with its head's number of `direct`, if there are any. Of `wide` and `output` one is null.
+// Tokens `[batch, tokens]` of `count` sequences have `inputs` of `heads` heads with `rows` numbers each, and weights by which they
+// write `into` a state and read `from` it (B and C), `size` numbers for each of the `groups` of heads. Their `steps`
+// `[batch, tokens, heads]`, plus a `bias` `[heads]` or null, are made `positive` or not, and clamped; times their head's `rates`
+// `[heads]` they say what is left of the `states` `[…, heads, rows, size]`, which become those after the last token. An input times
+// its head's `direct` `[heads]`, if not null, is added to the result. Of `wide` and `output` one is null.
 template <typename T>
 struct Scan {
     int64_t count, tokens, heads, groups, rows, size, threads;
@@ -81,7 +81,7 @@ class StateScan {
         return rounded<T>(std::min(std::max(step, scan_.least), scan_.most));
     }
 
-    // A row's state after a token, and what is read of it.
+    // Advances a row's state by one token, and returns what the token reads from it.
     float advance(float* state, float left, float brought, const float* into, const float* from) const {
         Floats sum = {};
         const Floats fades = all_of(left), brings = all_of(brought);

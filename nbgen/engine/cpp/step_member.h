@@ -1,4 +1,4 @@
-// What a member does in every part of a step through the layers of a decoder.
+// What all parts of a step through a decoder's layers need of a member of the team.
 
 #pragma once
 
@@ -16,7 +16,7 @@ class StepMember {
         : member_(member), step_(&step), hidden_(hidden), most_rows_(step.rows) {}
 
   protected:
-    // What a product makes, and where.
+    // A product, and where its output goes.
     struct Part : Products<T>::Part {
         Part(const Linear<T>* linear, T* output) : Products<T>::Part{linear, output}, counts(nullptr) {}
         Part(const Counted<T>* linear, T* output) : Products<T>::Part{linear, output}, counts(linear->counts) {}
@@ -58,7 +58,7 @@ class StepMember {
         if (columns[0] < columns[1]) adapt(linear, input, columns[0], columns[1], output);
     }
 
-    // The last product, if there `was` one, on top of `hidden`, after its norm; and that, times `counts`, normed for the next.
+    // If `was`: adds the last product, normed by it, to `hidden`, times `counts`. If `next`: writes `hidden`, normed, to `normed`.
     void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width, float counts = 1.0f) {
         member_.each(step_->rows, [&](int64_t row) {
             T* own = hidden_ + row * width;
@@ -81,12 +81,12 @@ class StepMember {
         });
     }
 
-    // Of a row's streams the one of this number.
+    // The stream of this number of a row.
     T* stream(int64_t number, int64_t row) const {
         return step_->streams + (number * most_rows_ + row) * step_->alternating->width;
     }
 
-    // Goes on with the last step, whose rows of these, so many numbers each, move together.
+    // Goes on with the `last` of the step: its wanted rows of the `moved` buffers, of so many numbers each, move to the beginning.
     void leave(std::initializer_list<std::pair<T*, int64_t>> moved) {
         const Step<T>& last = *step_->last;
         const auto move = [&](T* numbers, int64_t width) {

@@ -1,5 +1,5 @@
-// Several streams of a row's states, of which layers compute the first, and mix them before and after (AltUp, Baykal et al. 2023);
-// and what runs beside attention there (LAuReL, Menghani et al. 2024).
+// Several streams of a row's hidden state (AltUp, Baykal et al. 2023): a layer computes only the first, and mixes all of them
+// before and after. Also the low-rank product that runs beside attention there (LAuReL, Menghani et al. 2024).
 
 #pragma once
 
@@ -13,7 +13,7 @@ class StreamsMember : protected AttendingMember<T> {
     using AttendingMember<T>::AttendingMember, StepMember<T>::member_, StepMember<T>::step_, StepMember<T>::hidden_;
     using StepMember<T>::multiply_all, StepMember<T>::adapt_row, StepMember<T>::add_and_normalize, StepMember<T>::stream;
 
-    // Of what is hidden, which is the first.
+    // Makes the streams from the hidden state, which is the first of them.
     void begin_streams(const Alternating<T>& all) {
         for (int64_t i = 1; i < all.count; i++) {
             multiply_all({{all.begins + i - 1, step_->projected}}, hidden_);
@@ -24,7 +24,7 @@ class StreamsMember : protected AttendingMember<T> {
         member_.each(step_->rows, [&](int64_t row) { std::copy_n(hidden_ + row * all.width, all.width, stream(0, row)); });
     }
 
-    // Their mean is what is hidden.
+    // The hidden state becomes the streams' mean.
     void end_streams(const Alternating<T>& all) {
         for (int64_t i = 1; i < all.count; i++) {
             multiply_all({{all.ends + i - 1, step_->projected}}, stream(i, 0));
@@ -41,7 +41,7 @@ class StreamsMember : protected AttendingMember<T> {
         });
     }
 
-    // Each becomes what the layer makes of all before it computes the first.
+    // Before the layer computes the first stream, adds to each stream the layer's mix of all of them.
     void predict(const DecoderLayer<T>& layer) {
         const int64_t width = step_->alternating->width;
         member_.each(step_->rows, [&](int64_t row) {
@@ -54,7 +54,7 @@ class StreamsMember : protected AttendingMember<T> {
         });
     }
 
-    // What a smaller way makes of attention's input, and that input, on top of what attention has made.
+    // Adds attention's result to the hidden state, and then attention's input and a low-rank product of that input.
     void add_smaller_way(const DecoderLayer<T>& layer) {
         const Mixing<T>& own = *layer.mixing;
         const int64_t width = layer.width();
@@ -73,7 +73,7 @@ class StreamsMember : protected AttendingMember<T> {
         });
     }
 
-    // All streams learn of what has become of the first, which is what is hidden then.
+    // After the layer, adds a share of the first stream's change to every stream. The hidden state is the first stream's new value.
     void correct(const DecoderLayer<T>& layer) {
         const int64_t count = step_->alternating->count, width = step_->alternating->width;
         const Mixing<T>& own = *layer.mixing;
@@ -96,7 +96,7 @@ class StreamsMember : protected AttendingMember<T> {
         });
     }
 
-    // What comes of the layer's own inputs of a row, to all but the first.
+    // Adds the result of the layer's own inputs (`PerLayer`) to all streams but the first.
     void add_to_streams(const DecoderLayer<T>& layer) {
         const int64_t width = step_->alternating->width;
         member_.each(step_->rows, [&](int64_t row) {
@@ -120,14 +120,14 @@ class StreamsMember : protected AttendingMember<T> {
         return sum / width;
     }
 
-    // A vector, as large as another one is.
+    // Scales the `vector` to the root mean square of the `other`.
     static void as_large(const T* other, const T* vector, int64_t width, T* to) {
         const float large = std::sqrt(mean_square(other, width)), own = std::sqrt(std::max(mean_square(vector, width), 1e-5f));
 #pragma omp simd
         for (int64_t i = 0; i < width; i++) narrow(rounded<T>(widen(vector[i]) * large) / own, to + i);
     }
 
-    // Of one of a row's streams, how much it is of each kind.
+    // How much of each kind (modality, in transformers) one of a row's streams is.
     void route(const Mixing<T>& own, const T* of, int64_t row, T* kinds) {
         static thread_local std::vector<T> normed, weights;
         const int64_t width = own.routes.inputs;
@@ -143,7 +143,7 @@ class StreamsMember : protected AttendingMember<T> {
         for (int64_t i = 0; i < own.routes.outputs; i++) narrow(tangent(widen(kinds[i])), kinds + i);
     }
 
-    // Of fewer inputs than a vector has.
+    // A product with fewer inputs than fit into a vector, and what the row's adapter adds to it.
     void multiply_small(const Linear<T>& linear, const T* input, int64_t row, T* output) {
         const int64_t inputs = linear.inputs;
         T weights[2 * MOST_STREAMS];
@@ -163,7 +163,7 @@ class StreamsMember : protected AttendingMember<T> {
         }
     }
 
-    // So many numbers of a row's streams from `begin` on, by the shares `[streams, streams]` that each has of all.
+    // Adds to each of a row's streams its shares of all, `shares` `[streams, streams]`, for `some` numbers from `begin` on.
     void mix_block(int64_t row, int64_t begin, int64_t some, const T* shares) {
         const int64_t count = step_->alternating->count;
         float was[MOST_STREAMS][BLOCK];

@@ -1,7 +1,7 @@
-// Rows by a weight `[outputs, inputs]` of numbers as it lies in memory, tile by tile.
+// Products of rows with a plain weight `[outputs, inputs]`, which is read where it lies in memory, tile by tile.
 //
-// A result is the same sum in the same order whatever tile it is computed in. A tile's sums stay in registers; the weight is
-// read once for all rows of a step, and what comes next of it is fetched meanwhile.
+// A result is the same sum in the same order whatever tile it is computed in. A tile's sums stay in registers. The weight is read
+// once for all rows of a step; its next panel is prefetched meanwhile.
 
 #pragma once
 
@@ -12,25 +12,25 @@
 #include "weights.h"
 
 constexpr int FEWEST = 4;      // outputs of a tile of many rows
-constexpr int MOST = 8;        // and of one or two
+constexpr int MOST = 8;        // outputs of a tile of one or two rows
 
-// What a tile fetches for later meanwhile: weights from `first` on, while it is at the inputs `from` to `to`, and these inputs of
-// a `row`, of none if that is null.
+// What a tile prefetches while it computes. At each of the inputs `from` to `to`, it prefetches the same input of later weights,
+// which begin at `first`. At every input, it prefetches that input of a `row`, if this is not null.
 struct Ahead {
     const char* first;
     int64_t from, to;
     const void* row = nullptr;
 };
 
-// How weights or rows lie: the input `k` of the output or row `j` at `k * along + j * across`.
+// How weights or rows lie in memory: the input `k` of the output or row `j` at `k * along + j * across`.
 template <typename T>
 struct Layout {
     const T* first;
     int64_t along, across;
 };
 
-// To the sums of `R` rows, `across` from each other, by `N` outputs what a vector of their inputs adds. `own(j)` reads an output's
-// weights. Where registers are few, nothing is read twice: the shorter side stays in them while the other goes by.
+// Adds the products of one vector of inputs to the sums of `R` rows, `across` apart, by `N` outputs. `own(j)` reads an output's
+// weights. Where registers are few, nothing is read twice: the shorter side stays in them while the other passes.
 template <int R, int N, typename T, typename Own>
 [[gnu::always_inline]] inline void add_vectors(Floats (&sums)[R][N], const T* rows, int64_t across, const Own& own) {
     if constexpr (REGISTERS == 16 && R > 1 && R < N) {
@@ -57,8 +57,8 @@ template <int R, int N, typename T, typename Own>
     }
 }
 
-// All at once what `N` outputs fetch while they are at the inputs `begin` to `end`. Where registers are few, so are the products of
-// a vector: to ask at each whether it fetches takes a tenth of the time.
+// Prefetches at once all that `N` outputs prefetch at the inputs `begin` to `end`. Where registers are few, a vector takes part in
+// few products, so that checking at each vector whether to prefetch would take a tenth of the time.
 template <typename Kind, int N, typename T>
 inline void fetch_all(Ahead ahead, int64_t inputs, int64_t begin, int64_t end) {
     const int64_t from = std::max(begin, ahead.from), to = std::min(end, ahead.to);
@@ -68,8 +68,8 @@ inline void fetch_all(Ahead ahead, int64_t inputs, int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; k += LINE / sizeof(T)) fetch_line(static_cast<const T*>(ahead.row) + k);
 }
 
-// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. What it fetches is a `Kind`'s. Where it `LAYS`,
-// weights are `laid` out on the way, vector after vector.
+// Adds the products of the inputs `begin` to `end` to the sums of `R` rows by `N` outputs. The weights that it prefetches are of
+// the `Kind`. If it `LAYS`, it also writes the weights to `laid`, vector after vector.
 template <typename Kind, bool LAYS = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
                                                 int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr) {
@@ -89,7 +89,7 @@ template <typename Kind, bool LAYS = false, int R, int N, typename T>
     }
 }
 
-// `R` rows of `input` by `N` outputs from `n` on, whose weights may be `laid` out on the way.
+// Multiplies `R` rows of `input` by `N` outputs from `n` on. If it `LAYS`, it also writes their weights to `laid`.
 template <int R, int N, bool LAYS, typename T>
 inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t from, int64_t to, T* laid) {
     const Plain<T> own(linear, n), next(linear, n + PANEL);
@@ -99,7 +99,7 @@ inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, 
     finish(linear, sums, output, n);
 }
 
-// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
+// Multiplies `R` of all `rows`, from `m` on, by the outputs `begin` to `end`. Each row prefetches its part of the next panel.
 template <int R, bool LAYS, typename T>
 void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin, int64_t end) {
     constexpr int N = !LAYS && R <= REGISTERS / 16 ? MOST : FEWEST;
@@ -112,7 +112,7 @@ void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* i
     for (; n < end; n += FEWEST) tile<R, FEWEST, false>(linear, input, output, n, from, to, laid);
 }
 
-// Strips of one row, two rows, and so on.
+// The functions for strips of one row, two rows, and so on.
 template <bool LAYS, typename T, std::size_t... R>
 constexpr auto strips_of(std::index_sequence<R...>) {
     return std::array{&strip<R + 1, LAYS, T>...};

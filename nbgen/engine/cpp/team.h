@@ -1,8 +1,8 @@
 // Threads that do the phases of a step together.
 //
-// A phase is a number of units. Each member takes those of its own range first, in order, and then what the others have
-// not begun. Whoever the system holds up keeps nobody waiting but for the unit that it is at, and a member that never
-// comes is not missed. What a phase has made everybody sees in the next one.
+// A phase is a number of units. Each member takes the units of its own range first, in order, and then those that others have not
+// begun. A thread that the system holds up delays the others only by the units it has taken, and a member that never comes is not
+// missed. In the next phase, every member sees all that this one has written.
 
 #pragma once
 
@@ -22,9 +22,9 @@
 #include <sys/prctl.h>
 #endif
 
-constexpr int64_t LOOKS = 20000;  // before a thread that waits lets another have the processor: some ten microseconds
+constexpr int64_t LOOKS = 20000;  // checks before a waiting thread gives up the processor: some ten microseconds
 
-// For a moment. To yield would cost this thread its turns beside others that compute: Linux counts it as a whole slice.
+// Sleeps for a moment. To yield would cost this thread its turns beside others that compute: Linux counts a yield as a whole slice.
 inline void rest() {
 #ifdef __linux__
     [[maybe_unused]] static thread_local const int precise = prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // not 50 us late
@@ -32,14 +32,14 @@ inline void rest() {
     std::this_thread::sleep_for(std::chrono::microseconds(10));
 }
 
-// Returns when it is `done`, which others see to.
+// Returns once `done()` is true, which other threads bring about.
 template <typename Done>
 void wait_until(const Done& done) {
     for (int64_t look = 0; !done(); look++)
         if (look > LOOKS) rest();
 }
 
-// The process's threads for this, which sleep while there is nothing to do.
+// The process's threads for teams, which sleep while there is nothing to do.
 class Pool {
   public:
     static Pool& instance() {
@@ -47,7 +47,7 @@ class Pool {
         return *pool;
     }
 
-    // `work(number)` for the number 0 here, and for those below `members` on threads that come in time.
+    // Runs `work(0)` on this thread, and `work` for other numbers below `members` on those threads that wake up in time.
     void run(int64_t members, const std::function<void(int64_t)>& work) {
         std::unique_lock<std::mutex> alone(callers_, std::try_to_lock);
         if (members < 2 || !alone) return work(0);
@@ -69,7 +69,7 @@ class Pool {
     }
 
   private:
-    // Whether the system had one more.
+    // Starts a thread; false where the system refuses one.
     bool begin_one() {
         try {
             std::thread([this] { serve(); }).detach();
@@ -106,17 +106,17 @@ class Pool {
 
 class Team {
   public:
-    // Of `members`, for so many phases at most.
+    // A team of `members` for one run, of so many phases at most.
     Team(int64_t members, int64_t phases) : members_(members), phases_(phases), counters_(phases * (members + 1)) {}
 
-    // What one member goes through; each makes its own.
+    // One member's way through the phases; each thread makes its own.
     class Member {
       public:
         Member(Team& team, int64_t number) : team_(team), number_(number) {}
 
         int64_t number() const { return number_; }
 
-        // `work(unit)` for all units below `count`, by whoever is there; back when all are done.
+        // Runs `work(unit)` for all units below `count` on the members that are there; returns when all are done.
         template <typename Work>
         void each(int64_t count, const Work& work) {
             assert(at_ < team_.phases_);  // beyond them it would count in others' memory
@@ -140,7 +140,7 @@ class Team {
         int64_t number_, at_ = 0;
     };
 
-    // `work(member)` by every member that comes.
+    // Runs `work(member)` for every member that comes.
     template <typename Work>
     void run(const Work& work) {
         Pool::instance().run(members_, [&](int64_t number) {
@@ -150,7 +150,7 @@ class Team {
     }
 
   private:
-    static constexpr int64_t SHARES = 32;    // that a member's range is given out in, at most twice as many
+    static constexpr int64_t SHARES = 32;    // parts that a member's range is handed out in, or up to twice as many
 
     // On a cache line of its own.
     struct alignas(64) Counter {
@@ -158,5 +158,5 @@ class Team {
     };
 
     int64_t members_, phases_;
-    std::vector<Counter> counters_;  // of each phase: the units that each range has given out, and those done
+    std::vector<Counter> counters_;  // for each phase: the units handed out of each range, and those done
 };

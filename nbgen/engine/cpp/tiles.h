@@ -1,7 +1,7 @@
-// Products of bfloat16 in a processor's tiles (Intel AMX): 16 outputs by 16 rows by 32 inputs in one instruction.
+// Products of bfloat16 in a processor's tile registers (Intel AMX): 16 outputs by 16 rows by 32 inputs in one instruction.
 //
-// Weights are read as they lie in memory; rows are packed once for all outputs, pairs of inputs of 16 rows side by side. A
-// sum runs over the inputs in order, whatever rows are beside it and however it is cut.
+// Weights are read as they lie in memory; rows are packed once for all outputs, with pairs of inputs of 16 rows side by side. A sum
+// runs over the inputs in order, whatever rows are computed beside it and however the work is cut.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 #include "packed.h"
 
-// In place of the instructions, to try all else on machines without them. A thread that has not configured its tiles ends the
-// process, as it would there.
+// Emulates the instructions, so that all other code can be tested on machines without them. As with the instructions, a thread that
+// has not configured its tiles ends the process.
 #if defined(EMULATED_TILES) && defined(__AVX512BF16__)
 #define TILES
 struct EmulatedTile {
@@ -74,15 +74,15 @@ inline bool ask_for_tiles() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
 constexpr int64_t SIDE = 16;   // outputs, and rows
 constexpr int64_t DEEP = 32;   // inputs
-constexpr int64_t PASS = 512;  // inputs of which two tiles' outputs stay in the first-level cache while all rows go by
+constexpr int64_t PASS = 512;  // inputs whose weights, for two tiles of outputs, stay in the first-level cache while all rows pass
 
-// Whether products may use tiles: what `tiles` has found.
+// Whether products may use tiles, as `use_tiles` has found.
 inline bool& tiles_are_used() {
     static bool used = false;
     return used;
 }
 
-// A thread's tiles, all of 16 rows of 64 bytes, for as long as this lives.
+// Configures a thread's tiles, all of 16 rows of 64 bytes, for as long as this object lives.
 class OpenTiles {
   public:
     OpenTiles() {
@@ -97,8 +97,8 @@ class OpenTiles {
     OpenTiles(const OpenTiles&) = delete;
 };
 
-// Rows `[rows, inputs]` as the right side of products, `[rows / COLUMNS, inputs / 2, COLUMNS, 2]`; the last row stands for
-// those that a tile has beyond it.
+// Packs rows `[rows, inputs]` as the right side of products, `[rows / COLUMNS, inputs / 2, COLUMNS, 2]`. The last row is repeated
+// to fill a tile.
 inline const Bfloat16* pack_rows_for_tiles(int64_t rows, int64_t inputs, const Bfloat16* numbers) {
     thread_local std::vector<Bfloat16> packed;
     const int64_t size = padded(rows) * inputs;
@@ -111,14 +111,14 @@ inline const Bfloat16* pack_rows_for_tiles(int64_t rows, int64_t inputs, const B
     return packed.data();
 }
 
-// The outputs of two tiles by the rows of two more; either may be one.
+// The outputs of one tile or two by the rows of one tile or two.
 struct TileBlock {
     const Bfloat16 *weights, *rows;
     int64_t inputs;
     bool two_outputs, two_rows;
 
-    // Adds the inputs `from` to `end` to the `sums`, four tiles of them. Of what comes `ahead`, so many outputs further, the
-    // inputs `fetch` to `fetched` are fetched meanwhile.
+    // Adds the products of the inputs `from` to `end` to the `sums` of four tiles. Meanwhile it prefetches, of the outputs that
+    // come `ahead` outputs later, the weights of the inputs `fetch` to `fetched`.
     void add(int64_t from, int64_t end, float* sums, int64_t ahead, int64_t fetch, int64_t fetched) const {
         const int64_t stride = inputs * sizeof(Bfloat16), packed_stride = COLUMNS * 2 * sizeof(Bfloat16);
         if (from) {
@@ -157,7 +157,7 @@ struct TileBlock {
     }
 };
 
-// One tile of sums `[16 outputs, 16 rows]` into `count` rows of the output, `stride` apart; no bias is null.
+// Writes one tile of sums `[16 outputs, 16 rows]` to `count` rows of the output, `stride` apart. `bias` may be null.
 inline void finish_tile(const float* sums, const Bfloat16* bias, int64_t count, Bfloat16* output, int64_t stride) {
     Words rows[LANES];
     std::memcpy(rows, sums, sizeof rows);
@@ -175,13 +175,13 @@ inline void finish_tile(const float* sums, const Bfloat16* bias, int64_t count, 
     }
 }
 
-// A weight `[outputs, inputs]`; no bias is null.
+// A weight `[outputs, inputs]`; `bias` may be null.
 struct Weight {
     const Bfloat16 *numbers, *bias;
     int64_t inputs, outputs;
 };
 
-// `packed` rows to the outputs `begin` to `end`, two tiles at most, of `output` `[rows, outputs]`.
+// Multiplies `packed` rows into the outputs `begin` to `end`, two tiles at most, of `output` `[rows, outputs]`.
 inline void multiply_in_tiles(const Weight& weight, int64_t rows, const Bfloat16* packed, Bfloat16* output, int64_t begin,
                               int64_t end) {
     constexpr int64_t BLOCK = 2 * SIDE;
@@ -206,7 +206,7 @@ inline void multiply_in_tiles(const Weight& weight, int64_t rows, const Bfloat16
             }
 }
 
-// Whether a small product is right.
+// Whether a small product comes out right.
 inline bool tiles_are_right() {
     constexpr int64_t ROWS_TRIED = 37, INPUTS = 1088, OUTPUTS = 32;
     std::vector<Bfloat16> weight(OUTPUTS * INPUTS), numbers(ROWS_TRIED * INPUTS), output(ROWS_TRIED * OUTPUTS);

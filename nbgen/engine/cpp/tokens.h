@@ -1,11 +1,11 @@
-// Numbers of tokens, as a tensor has them, and whose tokens they are.
+// Where a tensor has the numbers of a token, and which sequence a token belongs to.
 
 #pragma once
 
 #include <cstdint>
 
-// Of `[batch, tokens, …]`, where a token's own numbers are one after the other. From one of a batch, and from a token, to the
-// next it is so many numbers.
+// A tensor `[batch, tokens, …]` in which a token's own numbers are contiguous. `strides` count the numbers from one entry of the
+// batch, and from one token, to the next.
 template <typename T>
 struct Tokens {
     const T* numbers;
@@ -14,8 +14,8 @@ struct Tokens {
     const T* at(int64_t batch, int64_t token) const { return numbers + batch * strides[0] + token * strides[1]; }
 };
 
-// So many `tokens` of one of a batch, from the `first` on, go on from the state of this number; or it `begins` with them. That
-// state becomes what the `certain` ones of them leave. Those behind are guesses: what it takes to remember them, too, is kept
+// `tokens` tokens of the entry `batch`, from the `first` on, continue the state number `state`, or begin it anew if it `begins`. It
+// becomes the state after the first `certain` tokens. The others are guesses: what is needed to add them to the state later is kept
 // from the place `held` on.
 struct Sequence {
     int64_t batch, first, tokens, state, begins, certain, held;

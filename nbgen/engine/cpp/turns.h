@@ -1,4 +1,4 @@
-// How positions turn heads (rotary embeddings, Su et al. 2021), in the ways that families have.
+// Rotary position embeddings of heads (Su et al. 2021), in the variants that families have.
 
 #pragma once
 
@@ -6,11 +6,11 @@
 
 #include "numbers.h"
 
-// Of a head, against each other: its halves or neighbours (pairs), by numbers of their own or by the same; or halves the other way
-// round; or pairs, which stand in halves then.
+// Which two numbers of a head turn together: one of each half, or neighbours (pairs), each by a cosine and sine of its own or both
+// by the same (`SAME_`); or halves in the opposite direction; or pairs, whose results are stored in halves.
 enum Turns : int64_t { HALVES, SAME_PAIRS, SAME_HALVES, PAIRS, HALVES_BACK, PAIRS_TO_HALVES };
 
-// One head, whose first `turned` numbers are turned. Numbers of their own stand where those that they turn do.
+// Turns the first `turned` numbers of one head. A number's own cosine and sine stand at the same index as the number.
 template <bool ROUNDS, Turns WAY, typename T>
 void turn(const T* input, const float* cosines, const float* sines, int64_t turned, T* output) {
     constexpr bool TO_PAIRS = WAY == PAIRS || WAY == SAME_PAIRS, PAIRED = TO_PAIRS || WAY == PAIRS_TO_HALVES;
@@ -29,7 +29,7 @@ void turn(const T* input, const float* cosines, const float* sines, int64_t turn
     }
 }
 
-// By `Turns`.
+// Indexed by `Turns`.
 template <bool ROUNDS, typename T>
 constexpr std::array turners = {&turn<ROUNDS, HALVES, T>, &turn<ROUNDS, SAME_PAIRS, T>, &turn<ROUNDS, SAME_HALVES, T>,
                                 &turn<ROUNDS, PAIRS, T>, &turn<ROUNDS, HALVES_BACK, T>, &turn<ROUNDS, PAIRS_TO_HALVES, T>};

@@ -29,11 +29,11 @@ typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
 
 inline Floats floats_at(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 
-// One number in every lane. To take nothing away leaves it as it is; to add nothing would make 0 of -0, which costs an addition.
+// One number in every lane. Subtracting 0 changes nothing, and costs nothing. Adding 0 would turn -0 into 0, and cost an addition.
 inline Floats all_of(float number) { return number - Floats{}; }
 
-// A vector that is read once: where there are registers for it, compilers still read it anew for each use, twice as long where it
-// lies across two lines.
+// Keeps a vector in a register. Compilers would read it anew for each use even with registers to spare, which takes twice as long
+// where it lies across two cache lines.
 template <typename V>
 [[gnu::always_inline]] inline V held(V vector) {
 #ifdef __AVX512F__
@@ -44,7 +44,7 @@ template <typename V>
     return vector;
 }
 
-// A vector is read and written where numbers lie. (Compilers take a copy of 32 bytes apart, by way of other memory.)
+// Reads a vector at any address, and `put` writes one. (Compilers split a copy of 32 bytes, and pass it through other memory.)
 [[gnu::always_inline]] inline Words words_at(const void* from) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     return reinterpret_cast<Words>(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
@@ -64,8 +64,8 @@ template <typename V>
 #endif
 }
 
-constexpr int64_t LINE = 64;  // bytes of memory that come together
+constexpr int64_t LINE = 64;  // bytes of a cache line
 
-// What is needed later comes into the second-level cache: of lines on their way to the first few can be waited for, and they
-// push out what is needed now.
+// Prefetches what is needed later into the second-level cache: only a few lines can be on their way to the first at once, and they
+// would push out what is needed now.
 [[gnu::always_inline]] inline void fetch_line(const void* from) { __builtin_prefetch(from, 0, 2); }

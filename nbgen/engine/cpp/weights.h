@@ -1,4 +1,4 @@
-// The weights of one output, whatever they are kept as: a vector of numbers at a time, the same ones wherever they are read.
+// Reads the weights of one output, of any kind, a vector of numbers at a time: the same numbers wherever they are read.
 
 #pragma once
 
@@ -49,14 +49,14 @@ inline Floats add_product(Floats sum, Numbers<Bfloat16> a, Numbers<Bfloat16> b) 
 
 constexpr int64_t GROUP = 32;  // inputs whose weights of 4 bits have a step and a middle in common
 
-// Where the vector `part` from the input `k` on, a multiple of `GROUP`, lies.
+// The group of the vector number `part` from the input `k` on, which is a multiple of `GROUP`.
 template <typename T>
 constexpr int64_t group_of(int64_t k, int64_t part) {
     return k / GROUP + part * STEP<T> / GROUP;
 }
 
-// Each kind has one output's weights after another's, of so many `BITS`, and reads the vector `part` of those from the input `k`
-// on, a multiple of `GROUP`.
+// Each kind keeps one output's weights after another's, of `BITS` bits each, and reads the vector number `part` from the input `k`
+// on, which is a multiple of `GROUP`.
 
 template <typename T>
 struct Plain {
@@ -70,7 +70,7 @@ struct Plain {
     Numbers<T> read(int64_t k, int64_t part) const { return loaded(first + k + part * STEP<T>); }
 };
 
-// Of 16 bits, which are as exact as float.
+// Weights of 16 bits for products in float, where they are exact.
 template <typename H>
 struct Halves {
     static constexpr int BITS = 16;
@@ -95,7 +95,7 @@ struct Halves {
     }
 };
 
-// A vector of what `of` makes of numbers of 8 bits, rounded to a T.
+// Applies `of` to a vector of numbers of 8 bits, and rounds the results to T.
 template <typename T, typename From, typename Made>
 inline Numbers<T> made_of(const From* from, const Made& of) {
 #ifdef __AVX512BF16__
@@ -107,7 +107,7 @@ inline Numbers<T> made_of(const From* from, const Made& of) {
         return of(widened(from));
 }
 
-// Of 8 bits, which are exact in either type; an output's sum is multiplied by its scale when it is whole.
+// Integers of 8 bits, which are exact in either type; an output's complete sum is multiplied by its scale.
 template <typename T>
 struct Integers {
     static constexpr int BITS = 8;
@@ -122,7 +122,7 @@ struct Integers {
     }
 };
 
-// The same, or floats in their place, times the factor of their groups.
+// Integers, or floats of 8 bits in their place (`From`), times the factor of their groups.
 template <typename T, typename From = int8_t>
 struct Multiples : Integers<T> {
     const float* factors;
@@ -140,8 +140,8 @@ struct Multiples : Integers<T> {
     }
 };
 
-// What the weights of a group may be, which have 4 bits each: 16 equal steps around a middle, or any 16 numbers times a scale.
-// `BYTES` of it belong to a group, and lie `at` a place. It gives all 16 where a register holds them, or those at some places.
+// The 16 levels that the weights of a group, of 4 bits each, may have: equal steps around a middle, or any numbers times a scale. A
+// group has `BYTES` of parameters, `at` an address. Where a register holds 16 levels, `all` gives them, else `of` those asked for.
 
 #ifdef __AVX512F__
 
@@ -153,7 +153,7 @@ inline Floats steps_around(const T* own) {
 }
 
 #ifdef __AVX512BF16__
-// A pair by a pair: a count by the step, and 1 by the middle.
+// Each lane multiplies a pair by a pair: a count by the step, and 1 by the middle.
 inline Floats steps_around(const Bfloat16* own) {
     int32_t pair;
     std::memcpy(&pair, own, sizeof pair);
@@ -194,8 +194,8 @@ struct Steps {
 #endif
 };
 
-// Numbers of a sign, two bits of exponent and one of mantissa; a byte for each group says two to which power less 127 they are
-// multiplied by (OCP Microscaling Formats 1.0: MXFP4).
+// Numbers of a sign, two bits of exponent and one of mantissa, times 2 to the power of their group's byte less 127 (OCP
+// Microscaling Formats 1.0: MXFP4).
 template <typename T>
 struct Powers {
     static constexpr int64_t BYTES = 1;
@@ -232,7 +232,7 @@ struct Powers {
     }
 };
 
-// Any numbers, times the factor of two groups (NF4: QLoRA, Dettmers et al. 2023).
+// Any 16 numbers, times a factor that two groups share (NF4: QLoRA, Dettmers et al. 2023).
 template <typename T>
 struct Scaled {
     static constexpr int64_t BYTES = sizeof(float) / 2;
@@ -261,8 +261,8 @@ struct Scaled {
 #endif
 };
 
-// Of 4 bits, which say which of its group's `Levels` a weight is, rounded to a T. A group's weights `i`, `i + 8`, `i + 16` and
-// `i + 24` share the word `i` of its eight.
+// Weights of 4 bits, each the index of one of its group's `Levels`, which is rounded to T. A group's weights `i`, `i + 8`, `i + 16`
+// and `i + 24` share the word `i` of its eight.
 template <typename T, template <typename> typename Levels>
 struct Nibbles {
     static constexpr int BITS = 4;
@@ -276,7 +276,7 @@ struct Nibbles {
 
     Numbers<T> read(int64_t k, int64_t part) const {
         const int64_t group = group_of<T>(k, part);
-        [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits on the way to its first weight
+        [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits before its first weight
         const uint16_t* words_of_group = first + group * GROUP / 4;
 #ifdef __AVX2__
         const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words_of_group));
@@ -285,7 +285,7 @@ struct Nibbles {
         const __m512 all = reinterpret_cast<__m512>(levels.all(group));
 #ifdef __AVX512BF16__
         if constexpr (std::is_same_v<T, Bfloat16>) {
-            const __m512i twice = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(all, all));  // places have five bits
+            const __m512i twice = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(all, all));  // indices have five bits
             constexpr int64_t ONES = 0x0001000100010001;
             const __m512i shifts = _mm512_set_epi64(12 * ONES, 12 * ONES, 8 * ONES, 8 * ONES, 4 * ONES, 4 * ONES, 0, 0);
             const __m512i places = _mm512_srlv_epi16(_mm512_broadcast_i32x4(words), shifts);

@@ -1,4 +1,4 @@
-// Vectors of float of numbers of 16 and of 8 bits.
+// Widens numbers of 16 and of 8 bits to vectors of float.
 
 #pragma once
 
@@ -45,7 +45,7 @@ struct Float8 {
     uint8_t bits;
 };
 
-// 256th parts of numbers: those of 16 bits that have theirs in the same places.
+// The numbers divided by 256: these are the float16 numbers with the same bits in the same fields.
 inline Floats widened(const Float8* from) {
 #ifdef __AVX512F__
     const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))), 7);
