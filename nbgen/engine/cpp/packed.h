@@ -98,27 +98,41 @@ inline void narrow_all(const float* from, int64_t count, Bfloat16* to) {
 }
 #endif
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 
-// Transposes `LANES` vectors of as many lanes: first within quarters of a vector, where a processor moves the most at a time.
+#ifdef __AVX512F__
+typedef __m512i Lanes;
+inline Lanes low_words(Lanes a, Lanes b) { return _mm512_unpacklo_epi32(a, b); }
+inline Lanes high_words(Lanes a, Lanes b) { return _mm512_unpackhi_epi32(a, b); }
+inline Lanes low_pairs(Lanes a, Lanes b) { return _mm512_unpacklo_epi64(a, b); }
+inline Lanes high_pairs(Lanes a, Lanes b) { return _mm512_unpackhi_epi64(a, b); }
+#else
+typedef __m256i Lanes;
+inline Lanes low_words(Lanes a, Lanes b) { return _mm256_unpacklo_epi32(a, b); }
+inline Lanes high_words(Lanes a, Lanes b) { return _mm256_unpackhi_epi32(a, b); }
+inline Lanes low_pairs(Lanes a, Lanes b) { return _mm256_unpacklo_epi64(a, b); }
+inline Lanes high_pairs(Lanes a, Lanes b) { return _mm256_unpackhi_epi64(a, b); }
+#endif
+
+// Transposes `LANES` vectors of as many lanes: first within 16 bytes of a vector, where a processor moves the most at a time.
 inline void transpose(Words (&rows)[LANES]) {
-    static_assert(LANES == 16);
-    __m512i pairs[LANES], fours[LANES];
-    const auto row = [&](int i) { return reinterpret_cast<__m512i>(rows[i]); };
+    Lanes pairs[LANES], fours[LANES];
+    const auto row = [&](int i) { return reinterpret_cast<Lanes>(rows[i]); };
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i += 2) {
-        pairs[i] = _mm512_unpacklo_epi32(row(i), row(i + 1));
-        pairs[i + 1] = _mm512_unpackhi_epi32(row(i), row(i + 1));
+        pairs[i] = low_words(row(i), row(i + 1));
+        pairs[i + 1] = high_words(row(i), row(i + 1));
     }
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i += 4)
 #pragma GCC unroll 2
         for (int j = 0; j < 2; j++) {
-            fours[i + 2 * j] = _mm512_unpacklo_epi64(pairs[i + j], pairs[i + j + 2]);
-            fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[i + j], pairs[i + j + 2]);
+            fours[i + 2 * j] = low_pairs(pairs[i + j], pairs[i + j + 2]);
+            fours[i + 2 * j + 1] = high_pairs(pairs[i + j], pairs[i + j + 2]);
         }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
+#ifdef __AVX512F__
         const __m512i even = _mm512_shuffle_i32x4(fours[j], fours[j + 4], 0x88);
         const __m512i odd = _mm512_shuffle_i32x4(fours[j], fours[j + 4], 0xdd);
         const __m512i more_even = _mm512_shuffle_i32x4(fours[j + 8], fours[j + 12], 0x88);
@@ -127,32 +141,10 @@ inline void transpose(Words (&rows)[LANES]) {
         rows[j + 4] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(odd, more_odd, 0x88));
         rows[j + 8] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(even, more_even, 0xdd));
         rows[j + 12] = reinterpret_cast<Words>(_mm512_shuffle_i32x4(odd, more_odd, 0xdd));
-    }
-}
-
-#elif defined(__AVX2__)
-
-// Transposes `LANES` vectors of as many lanes: first within halves of a vector.
-inline void transpose(Words (&rows)[LANES]) {
-    static_assert(LANES == 8);
-    __m256i pairs[LANES], fours[LANES];
-    const auto row = [&](int i) { return reinterpret_cast<__m256i>(rows[i]); };
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
-        pairs[i] = _mm256_unpacklo_epi32(row(i), row(i + 1));
-        pairs[i + 1] = _mm256_unpackhi_epi32(row(i), row(i + 1));
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 4)
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
-            fours[i + 2 * j] = _mm256_unpacklo_epi64(pairs[i + j], pairs[i + j + 2]);
-            fours[i + 2 * j + 1] = _mm256_unpackhi_epi64(pairs[i + j], pairs[i + j + 2]);
-        }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
+#else
         rows[j] = reinterpret_cast<Words>(_mm256_permute2x128_si256(fours[j], fours[j + 4], 0x20));
         rows[j + 4] = reinterpret_cast<Words>(_mm256_permute2x128_si256(fours[j], fours[j + 4], 0x31));
+#endif
     }
 }
 
