@@ -30,7 +30,7 @@ def main(folder: Path, threads: int) -> None:
     print("{}", flush=True)
     for _ in sys.stdin:
         started = time.perf_counter()
-        found = limits.Limits(_best(readers), *map(_best, products))
+        found = limits.Limits(_best(readers), *map(_best_product, products))
         print(json.dumps({**found._asdict(), "seconds": time.perf_counter() - started}), flush=True)
 
 
@@ -54,7 +54,11 @@ def _products(dtype: torch.dtype) -> Iterator[Work]:
 
 
 def _best(works: list[Work]) -> float:
-    """The highest rate. After a call that took longer than `SECONDS` none follows: of products, each is larger."""
+    return max(amount / _least(call) for call, amount in works)
+
+
+def _best_product(works: list[Work]) -> float:
+    """The highest rate. After a product that took longer than `SECONDS` no larger one is tried."""
     rates = []
     for call, amount in works:
         rates.append(amount / (seconds := _least(call)))
