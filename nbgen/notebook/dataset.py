@@ -76,8 +76,7 @@ def map(
     """
     media = {"images": images, "audio": audio, "videos": videos}
     work = Rows(data, prompt, None if schema is None else Schema(schema), media)
-    if resume is not None:
-        work.take(resume)
+    work.take(resume)
     work.prepare(complete=complete, system=system, options=options)
     workers = max(1, min(_count(concurrency), len(work.results)))
     extras = beside(adapter, logit_processor) | chat_body((), template_options=template_options)
@@ -86,9 +85,8 @@ def map(
     model = client.hello()["model"]
     kept = None if file is None else RowCache(file, _identity(model, adapter), extras)
     batch = Batch(client, workers, extras | {name: model[name] for name in ("changes",) if name in model})
-    with Interrupts() as interrupts:
-        with nullcontext() if kept is None else closing(kept):
-            Job(work, batch, kept).run(progress, over=interrupts.ignore)
+    with Interrupts() as interrupts, nullcontext() if kept is None else closing(kept):
+        Job(work, batch, kept).run(progress, over=interrupts.ignore)
         answers = work.to_df()
     if not batch.change:
         _tell_failures(answers)

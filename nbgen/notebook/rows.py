@@ -82,9 +82,11 @@ class Rows:
         return Result(**self._question(number), params=self._params)
 
     def take(self, earlier: Any) -> None:
-        """Take over the answers that an earlier result has whole; rows are matched by the labels of their index."""
+        """Take over the answers that an earlier result, if any, has whole; rows are matched by their index's labels."""
         import pandas
 
+        if earlier is None:
+            return
         if not isinstance(earlier, pandas.DataFrame):
             words = f"resume is the pandas DataFrame that nbgen.map returned, got {type(earlier)}"
             raise InvalidRequest(words, field="resume")

@@ -19,6 +19,11 @@ constexpr bool by_twos(int64_t rows) { return rows == ROWS + 1 || rows == ROWS +
 template <int R>
 constexpr int64_t DISTANCE = by_twos(R) ? 8192 : 1024 * std::min(R, 3);
 
+// Whether weights of this kind are prefetched. Those of 4 bits are multiplied so slowly where registers are few that the processor
+// itself reads far enough ahead, and to prefetch takes a tenth of the time.
+template <typename Kind, int R>
+constexpr bool PREFETCHES = REGISTERS == 32 || Kind::BITS != 4 || by_twos(R);
+
 // Whether weights of this kind take as long to come from memory as to be multiplied by several rows.
 template <typename Kind>
 constexpr bool IS_WIDE = Kind::BITS >= 16;
@@ -65,7 +70,7 @@ template <typename Kind, int R, int N, typename T>
                                             Layout<T> rows, int64_t k, int64_t part) {
     add_vectors(sums, rows.first + (k + part * STEP<T>) * rows.along, rows.across, [&](int a) {
         const Numbers<T> weights = Kind(linear, n + a * apart).read(k, part);
-        if constexpr (IS_WIDE<Kind> && R < ROWS) return held(weights);  // of more rows they are, and addresses not
+        if constexpr (IS_WIDE<Kind> && R < ROWS) return held(weights);  // with more rows compilers keep them anyway
         return weights;
     });
 }
@@ -103,7 +108,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
     constexpr int64_t PARTS = std::max<int64_t>(1, 8 * LINE / Kind::BITS / STEP<T>), WHOLE = PARTS * STEP<T>;
     const int64_t whole = PARTS > 1 ? begin + (end - begin) / WHOLE * WHOLE : end;
     for (int64_t k = begin; k < whole; k += WHOLE) {
-        if constexpr (FETCHES)
+        if constexpr (FETCHES && PREFETCHES<Kind, R>)
 #pragma GCC unroll 8
             for (int a = 0; a < N; a++) fetch_later<Kind>(linear, n + a * apart, k, ahead);
         if constexpr (REGISTERS == 16 && Kind::BITS == 4) {
