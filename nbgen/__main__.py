@@ -1,6 +1,20 @@
-"""`python -m nbgen`: the server standing alone, as `jupyter nbgen` starts it."""
+"""`python -m nbgen` and `jupyter nbgen`: the server standing alone. Knows only what its start may leave out."""
 
-from nbgen.server.app import main
+import sys
+
+#: jsonschema imports it, where it is installed, to check a format (IRIs) that no schema of this server names. The
+#: import reads a grammar, and would take most of the server's start.
+UNUSED = "rfc3987_syntax"
+
+
+def main() -> None:
+    """Run the server until it is told to stop, with the options of the command line."""
+    sys.modules[UNUSED] = None  # type: ignore[assignment]  # an import of it fails, as where it is not installed
+    from nbgen.server import app
+
+    del sys.modules[UNUSED]
+    app.main()
+
 
 if __name__ == "__main__":
     main()

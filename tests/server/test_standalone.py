@@ -182,6 +182,12 @@ def test_it_has_a_version_and_no_commands() -> None:
         NbgenApp.launch_instance(["serve"])
 
 
+def test_its_start_reads_no_grammar_for_a_format_that_nothing_names(tmp_path: Path) -> None:
+    imported = run("-E", "-X", "importtime", "-m", "nbgen", "--version", folder=tmp_path).stderr
+    assert "jsonschema._format" in imported
+    assert "lark" not in imported
+
+
 @pytest.mark.parametrize("argument", ["--random-seed=5", "--tokenizer-path", "--served-model-name=x"])
 def test_an_option_of_sglangs_that_means_nothing_here_is_refused_with_words(argument: str) -> None:
     name = argument.partition("=")[0]
