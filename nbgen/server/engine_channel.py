@@ -10,9 +10,6 @@ from logging import Logger
 from nbgen.frames import ToEngine, encode_frame
 from nbgen.server.frame_reader import FrameProtocol, FrameReader, Receive
 
-#: Buffer of each direction: a tensor of many megabytes then needs few switches between the two processes.
-BUFFER_BYTES = 2**22
-
 
 class EngineChannel:
     """A connected engine. Subclasses know where it runs, and so how to kill it and to wait for its end."""

@@ -1,4 +1,4 @@
-"""The engine's process: started by module name, connected by an inherited socket pair with frames, always reaped.
+"""The engine's process: connected by an inherited socket pair with frames, always reaped.
 
 Knows nothing of requests or restarts. Must be spawned on a thread that lives as long as the server: the child asks
 the kernel to end it when that thread does.
@@ -12,16 +12,14 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from logging import Logger
 
-from nbgen.server.engine_channel import BUFFER_BYTES, EngineChannel
+from nbgen.server.engine_channel import EngineChannel
+from nbgen.server.engine_child import EngineChild
 
-COMMAND = ("-m", "nbgen.engine")
 LAST_LINES = 50
 LONGEST_LINE = 4096
 TERM_SECONDS = 1.5
@@ -43,15 +41,16 @@ class EngineProcess(EngineChannel):
     @classmethod
     async def spawn(cls, log: Logger, *, gently: bool = False) -> EngineProcess:
         """Start the child and take the parent's end of its channel. `gently`: it imports at a low priority."""
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        return await cls.adopt(EngineChild.spawn(gently=gently), log)
+
+    @classmethod
+    async def adopt(cls, child: EngineChild, log: Logger) -> EngineProcess:
+        """Take over a child that has been started."""
+        process = cls(child.process, log)
         try:
-            with theirs:
-                process = cls(_child(theirs.fileno(), gently), log)
-            await process._open(sock=ours)
+            await process._open(sock=child.channel)
         except BaseException:  # also on cancellation: closing the channel ends the child
-            ours.close()
+            child.channel.close()
             raise
         process._log_pump = asyncio.create_task(process._read_log())
         return process
@@ -138,22 +137,3 @@ class EngineProcess(EngineChannel):
             line = "".join(c if c.isprintable() or c == "\t" else "�" for c in line[:LONGEST_LINE])
             self._lines.append(line)
             self._log.info("engine: %s", line)
-
-
-def _child(channel: int, gently: bool) -> subprocess.Popen[bytes]:
-    # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
-    return subprocess.Popen(
-        [sys.executable, "-P", *COMMAND, str(channel), *(["gently"] if gently else [])],
-        pass_fds=(channel,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=_environment(),
-    )
-
-
-def _environment() -> dict[str, str]:
-    """Our environment, with OpenMP's busy waiting kept short: cores are shared with kernels and a browser."""
-    fixed = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return {"GOMP_SPINCOUNT": "10000"} | os.environ | fixed

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from logging import Logger
 
+from nbgen.server import engine_child
 from nbgen.server.engine_process import EngineProcess
 
 #: Time after which the present engine is past its first request.
@@ -29,9 +30,11 @@ class Standby:
         return self._process.pid if self._process else None
 
     async def take(self) -> EngineProcess:
-        """The standby process, or a fresh one. Raises OSError if none can be started."""
+        """The standby process, or one begun early, or a fresh one. Raises OSError if none can be started."""
         self._stop_making()
         process, self._process = self._process, None
+        if process is None and (child := engine_child.early()):
+            process = await EngineProcess.adopt(child, self._log)
         if process is not None and not process.alive:
             await process.end(0)
             process = None

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import nbgen
@@ -22,6 +23,8 @@ def test_a_private_server_loads_unloads_and_ends(
     monkeypatch.setattr("nbgen.notebook.session._client", None)
     monkeypatch.setattr("nbgen.notebook.session._private", None)
     server = nbgen.serve(tiny_model)
+    (engine,) = psutil.Process(server._process.pid).children()
+    assert engine.cmdline()[-1] == "gently", "it was begun before the server was imported"
     assert "running" in repr(server)
     assert f"log {server._log}" in repr(server)
     assert f"log: {server._log}" in str(nbgen.status())

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from nbgen.server import engine_process
+from nbgen.server import engine_child, engine_process
 from nbgen.server.engine_process import EngineProcess
 from tests.conftest import PATIENCE
 
@@ -22,7 +22,7 @@ WORDS = f"import sys; sys.stdout.buffer.write(({LINE!r} + chr(10)).encode() * 10
 async def test_characters_are_whole_wherever_the_pipe_cuts_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_process, "COMMAND", ("-X", "utf8", "-c", WORDS))
+    monkeypatch.setattr(engine_child, "COMMAND", ("-X", "utf8", "-c", WORDS))
     monkeypatch.setattr(engine_process, "GROUP_SECONDS", PATIENCE)
     with caplog.at_level(logging.INFO, "test"):
         process = await EngineProcess.spawn(logging.getLogger("test"))
@@ -52,7 +52,7 @@ os._exit(3)
 
 
 async def test_what_a_child_left_elsewhere_keeps_nobody_waiting_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_process, "COMMAND", ("-c", LEAVES))
+    monkeypatch.setattr(engine_child, "COMMAND", ("-c", LEAVES))
     process = await EngineProcess.spawn(logging.getLogger("test"))
     async with asyncio.timeout(PATIENCE / 3):
         assert await process.end(PATIENCE) == "exit code 3"
@@ -62,12 +62,12 @@ async def test_what_a_child_left_elsewhere_keeps_nobody_waiting_for_its_end(monk
 #: Run as the first process of a container: an engine whose workers outlive it, and which processes are left in the end.
 FIRST = """
 import asyncio, logging, os, sys
-from nbgen.server import engine_process
+from nbgen.server import engine_child, engine_process
 
 START = "import subprocess, time; [subprocess.Popen(['sleep', '60']) for _ in range(3)]; print('begun'); time.sleep(60)"
 
 async def main():
-    engine_process.COMMAND, engine_process.GROUP_SECONDS = ("-c", START), 60.0
+    engine_child.COMMAND, engine_process.GROUP_SECONDS = ("-c", START), 60.0
     process = await engine_process.EngineProcess.spawn(logging.getLogger("test"))
     while not process.last_words():
         await asyncio.sleep(0.01)

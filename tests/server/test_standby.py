@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from nbgen.engine_config import EngineConfig
-from nbgen.server import standby
+from nbgen.server import engine_child, standby
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import EngineProcess
 from tests.server.conftest import until
@@ -65,3 +65,23 @@ async def test_a_standby_that_could_not_be_made_is_made_the_next_time(monkeypatc
         await until(lambda number=number: len(tries) == number and waiting._making is None)
     assert waiting.pid
     await waiting.close()
+
+
+async def test_the_first_load_takes_the_process_that_was_begun_before_the_server_unless_it_died(
+    long_model: Path,
+) -> None:
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    try:
+        engine_child.begin_early()
+        early = engine_child._early[0].process.pid
+        await client.start()
+        assert client.pid == early
+        assert engine_child.early() is None, "it is given once"
+        await client.stop()
+        engine_child.begin_early()
+        dead = psutil.Process(engine_child._early[0].process.pid)
+        dead.kill()
+        await client.start()
+        assert client.pid not in (None, dead.pid)
+    finally:
+        await client.close(0)
