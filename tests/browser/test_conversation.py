@@ -226,6 +226,7 @@ def test_chats_of_one_name_in_two_notebooks_are_two_that_live_through_a_restart(
     expect(page.get_by_role("article", name="You")).to_contain_text("one")
 
 
+@pytest.mark.soak
 def test_a_question_asked_before_the_panel_is_there_puts_out_nothing_of_what_the_notebook_keeps(
     opened: Notebook, panel: Panel, page: Page
 ) -> None:
@@ -293,6 +294,7 @@ def test_variables_are_filled_in_and_the_tab_key_goes_from_the_input_to_the_butt
     expect(page.locator(".nbgen-bubble")).to_have_css("border-top-style", "solid")
 
 
+@pytest.mark.soak
 def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("one")
     expect(panel.status).to_have_text(READY)

@@ -75,6 +75,7 @@ def test_a_server_that_is_killed_and_begins_again(lab: Lab, page: Page, close: L
     answers(panel)
 
 
+@pytest.mark.soak
 def test_stop_is_heard_once_the_server_is_there_again(lab: Lab, page: Page) -> None:
     notebook, panel = streaming(lab, page, "unheard.ipynb")
     panel.stop.click()

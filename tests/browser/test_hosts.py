@@ -90,6 +90,7 @@ def test_in_voila(lab: Lab, page: Page) -> None:
     until(lambda: running(lab) == 0)
 
 
+@pytest.mark.soak
 def test_in_voila_alone_through_the_kernel(browser: Browser, long_model: Path, tmp_path: Path) -> None:
     """Its server has no other extensions: the kernel starts one for itself."""
     cell = f"import nbgen\nnbgen.serve({str(long_model)!r})\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True)"
@@ -134,6 +135,7 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) 
     proxy.stop()
 
 
+@pytest.mark.soak
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
     ask = "nbgen.status(), nbgen.generate('a', max_new_tokens=2, ignore_eos=True)"
     hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", ask)

@@ -104,6 +104,7 @@ def test_images_go_through_the_kernel_as_well(seeing: Lab, page: Page) -> None:
     notebook.shut_down()
 
 
+@pytest.mark.soak
 def test_a_large_image_is_there_after_a_reload_through_the_kernel_and_seen_again(seeing: Lab, page: Page) -> None:
     notebook, panel = shown(seeing, page, "large.ipynb", ', transport="comm"', LARGE)
     you = page.get_by_role("article", name="You").get_by_role("img")

@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.lab import Lab, Notebook
+from tests.soak import soaking
 
 CELLS = (
     "import nbgen, time\nnbgen.monitor(interval_ms=300{})",
@@ -12,7 +13,7 @@ CELLS = (
 )
 
 
-@pytest.mark.parametrize("transport", ["auto", "comm"])
+@pytest.mark.parametrize("transport", ["auto", soaking("comm")])
 def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport: str) -> None:
     cells = (CELLS[0].format(f", transport='{transport}'"), CELLS[1])
     notebook = Notebook.opened(page, lab, lab.write(f"monitor-{transport}.ipynb", *cells))

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.lab import RUNS, STATUS, Lab, Notebook
 from tests.browser.panel import Panel, running, until
+from tests.soak import soaking
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens={tokens}, ignore_eos=True{more})\nchat"
 #: The other panels.
@@ -252,7 +253,7 @@ def test_a_failure_and_a_server_that_is_gone_are_said_in_words_and_tried_again(p
     expect(panel.answers.nth(1)).to_contain_text("12 tokens")
 
 
-@pytest.mark.parametrize("opened", [{"tokens": 8}, {"tokens": 8, "more": ', transport="comm"'}], indirect=True)
+@pytest.mark.parametrize("opened", [{"tokens": 8}, soaking({"tokens": 8, "more": ', transport="comm"'})], indirect=True)
 def test_released_memory_is_said_and_resumed(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("one")
     expect(panel.status).to_have_text("Answer ready, 8 tokens")

@@ -50,6 +50,7 @@ def opened(lab: Lab, page: Page) -> Notebook:
     return Notebook.opened(page, lab, lab.write("panel_code.ipynb", *PANELS, CLOSED))
 
 
+@pytest.mark.soak
 def test_panels_of_one_kernel_share_their_code(lab: Lab, opened: Notebook, page: Page) -> None:
     opened.run(0)
     opened.run(1)
@@ -65,6 +66,7 @@ def test_panels_of_one_kernel_share_their_code(lab: Lab, opened: Notebook, page:
     assert page.evaluate(MODULES) == 1
 
 
+@pytest.mark.soak
 def test_a_panel_whose_code_was_not_saved_says_so(lab: Lab, opened: Notebook, page: Page) -> None:
     opened.run(0)
     shows(opened, 0)

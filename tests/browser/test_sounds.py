@@ -12,6 +12,7 @@ from tests.browser.files import CHAT, give, kept, load, sent, serving, shown
 from tests.browser.lab import Lab, Notebook
 from tests.engine.multimodal import save
 from tests.engine.test_audio import sound
+from tests.soak import soaking
 
 RATE = 16_000
 ASK = "nbgen.generate('Heard?', audio=({samples}, 16000), max_new_tokens=2)"
@@ -42,6 +43,7 @@ def length(player: Locator) -> float:
     return player.evaluate("(e) => e.duration")
 
 
+@pytest.mark.soak
 def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, page: Page, tmp_path: Path) -> None:
     notebook, panel = shown(hearing, page, "sounds.ipynb", "", ASK.format(samples=NOISE.format(1)))
     attached = page.get_by_role("list", name="Files of this message")
@@ -107,7 +109,7 @@ def test_a_sound_from_python_is_shown_whatever_its_size_and_a_microphone_that_is
     notebook.shut_down()
 
 
-@pytest.mark.parametrize("transport", ["auto", "comm"])
+@pytest.mark.parametrize("transport", ["auto", soaking("comm")])
 def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, page: Page, transport: str) -> None:
     page.context.grant_permissions(["microphone"])
     notebook, panel = shown(hearing, page, f"recording_{transport}.ipynb", f", transport={transport!r}")

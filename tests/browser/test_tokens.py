@@ -141,6 +141,7 @@ def test_in_a_small_panel_nothing_covers_the_text_and_its_end_is_seen(opened: No
         assert all(above["y"] + above["height"] <= below["y"] for above, below in pairwise(tops)), tops
 
 
+@pytest.mark.soak
 def test_models_answer_side_by_side_wherever_they_are_served(
     lab: Lab, page: Page, long_model: Path, tiny_model: Path
 ) -> None:

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.lab import STATUS, Lab, Notebook
 from tests.browser.panel import Panel
+from tests.soak import soaking
 
 CHAT = """import nbgen
 from typing import Literal
@@ -47,7 +48,7 @@ def calls(panel: Panel) -> list[str]:
     return panel.answers.locator(".nbgen-call > summary").all_inner_texts()
 
 
-@pytest.mark.parametrize("opened", [{}, {"options": ', transport="comm"'}], indirect=True)
+@pytest.mark.parametrize("opened", [{}, soaking({"options": ', transport="comm"'})], indirect=True)
 def test_a_function_is_called_and_shown_and_the_model_goes_on(opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("Rain?")
     expect(panel.answers).to_have_count(2)
@@ -136,7 +137,7 @@ def interrupted_while_away(lab: Lab, opened: Notebook) -> None:
     opened.settled()
 
 
-@pytest.mark.parametrize("opened", [{}, {"options": ', transport="comm"'}], indirect=True)
+@pytest.mark.parametrize("opened", [{}, soaking({"options": ', transport="comm"'})], indirect=True)
 def test_a_page_that_is_loaded_again_waits_as_the_one_before(
     lab: Lab, opened: Notebook, panel: Panel, page: Page
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_page_that_is_loaded_again_waits_as_the_one_before(
 
 
 @pytest.mark.parametrize("opened", [{"more": "str(free.wait() or '')"}], indirect=True)
+@pytest.mark.soak
 def test_a_page_that_is_loaded_again_says_why_a_call_has_no_result(lab: Lab, opened: Notebook, panel: Panel) -> None:
     opened.command("docmanager:save")
     panel.ask("Rain?")
@@ -202,6 +204,7 @@ def test_a_panel_that_was_saved_without_its_kernel_waits_for_nobody(opened: Note
     expect(panel.send).to_be_visible()
 
 
+@pytest.mark.soak
 def test_two_views_have_it_called_once_and_who_waits_in_a_cell_has_it_called_there(opened: Notebook) -> None:
     opened.run(3)
     second = Panel(opened.cell(3))

@@ -369,3 +369,14 @@ FAMILIES: dict[str, Family] = {
 }
 #: Those that the installed transformers has.
 HERE = [name for name, family in FAMILIES.items() if at_least("transformers", family.since)]
+
+#: Families that take the way of another here that is tested each time: these are when soaking.
+COPIES = {
+    *("lara_mini", "dory", "hy_v3", "apertus1p5_text", "hunyuan_v1_moe", "zamba", "falcon_mamba"),
+    *("glm4_moe", "longcat_flash", "qwen3_5_moe_text", "olmo_hybrid", "granitemoeshared", "glm_moe_dsa", "glm"),
+    *("lfm2_moe", "glm4_moe_lite", "minimax_m3_vl_text", "jetmoe", "dbrx", "granitemoe", "granite_swa"),
+    *("hyperclovax", "internlm3", "minimax_m2", "openai-gpt", "helium", "ctrl", "xglm", "sarvam_moe"),
+    *("gpt_neo", "sarvam_mla", "phimoe", "exaone_moe", "biogpt", "mellum", "codegen", "dots1", "arcee"),
+    *("vaultgemma", "ministral3", "granitemoe_swa", "cohere", "ernie4_5_moe", "ministral", "persimmon"),
+    *("seed_oss", "exaone", "nanochat", "cwm", "flex_olmo", "olmo", "hunyuan_v1_dense"),
+}

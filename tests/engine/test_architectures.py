@@ -10,9 +10,10 @@ from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import at_least, save_model
-from tests.engine.architectures import FAMILIES, HERE
+from tests.engine.architectures import COPIES, FAMILIES, HERE
 from tests.engine.conftest import build, generate, greedy, ids
 from tests.engine.native_families import ALIKE
+from tests.soak import seldom
 
 README = Path(__file__).parents[2] / "README.md"
 #: Longer than every window and chunk here, and than a prefill's.
@@ -34,7 +35,7 @@ def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[in
     return [ids(outputs[request.rid]) for request in requests]
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", seldom(SERVED, COPIES))
 def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     folder = save_model(tmp_path, name, **family.changes)

@@ -111,7 +111,7 @@ BUILDS = [
 ]
 
 
-@pytest.mark.parametrize("decodes", [True, False], ids=["decode", "prefill"])
+@pytest.mark.parametrize("decodes", [True, soaking(False)], ids=["decode", "prefill"])
 @pytest.mark.parametrize("build", BUILDS, ids=str)
 def test_a_kernel_compiles_for_an_h100_without_spilling(
     build: Build, decodes: bool, compiler: ProcessPoolExecutor, tmp_path: Path

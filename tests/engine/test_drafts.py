@@ -16,8 +16,10 @@ from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, Tens
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, greedy, ids, text
+from tests.engine.native_families import COPIES
 from tests.engine.test_grammar import constrained
 from tests.engine.test_native_decoder import DTYPES, TAKEN
+from tests.soak import seldom
 
 #: Which a random model goes on with in circles.
 REPEATED = [*range(10, 40), *range(10, 40), *range(10, 14)]
@@ -150,7 +152,7 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
 LATE = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "bamba", "nemotron_h"}
 
 
-@pytest.mark.parametrize("family", TAKEN)
+@pytest.mark.parametrize("family", seldom(TAKEN, COPIES))
 def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     """Windows and heads of all kinds, in a context of several chunks; by itself and beside others."""
     folder = repeating(tmp_path, family)

@@ -10,6 +10,7 @@ from nbgen.engine import draws
 from tests.conftest import PATIENCE
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled
 from tests.engine.test_sampler import sequence
+from tests.soak import soaking
 
 pytestmark = NEEDS_TRITON
 
@@ -53,7 +54,7 @@ def by_kernel(scores: torch.Tensor, params) -> list[int]:
     return draw_rows(scores, [sequence(seed, **params) for seed in range(len(scores))], -1).tolist()
 
 
-@pytest.mark.parametrize("spread", [0.3, 4.0])
+@pytest.mark.parametrize("spread", [0.3, soaking(4.0)])
 @pytest.mark.parametrize("name", PARAMS)
 def test_the_kernel_draws_what_torch_draws(name: str, spread: float, interpreter: ProcessPoolExecutor) -> None:
     scores = random_scores(spread)

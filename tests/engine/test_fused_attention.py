@@ -139,7 +139,7 @@ def compiled_for(group: int, dim: int, normed: bool, splits: int, folder: Path) 
 
 
 @pytest.mark.skipif(not at_least("triton", "3.7"), reason="an older Triton gives out registers otherwise")
-@pytest.mark.parametrize("splits", [1, 31])
+@pytest.mark.parametrize("splits", [soaking(1), 31])
 @pytest.mark.parametrize(("group", "dim", "normed"), SHAPES)
 def test_keys_come_while_the_kernel_before_still_runs(
     group: int, dim: int, normed: bool, splits: int, compiler: ProcessPoolExecutor, tmp_path: Path

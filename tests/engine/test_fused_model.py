@@ -23,10 +23,11 @@ from tests.adapters import peft_continuation, save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
 from tests.engine.kernel_build import NEEDS_TRITON, one_row_s, others
+from tests.engine.native_families import COPIES
 from tests.engine.test_lora import load
 from tests.engine.test_native_decoder import LEFT, LLAMA_LIKE, TAKEN, Run, saved
 from tests.engine.test_tensor_outputs import reference, rows
-from tests.soak import soaking
+from tests.soak import seldom, soaking
 
 pytestmark = NEEDS_TRITON
 
@@ -109,7 +110,7 @@ def scores_of(folder: Path) -> list[tuple[list[int], int, torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("family", LLAMA_LIKE)
+@pytest.mark.parametrize("family", seldom(LLAMA_LIKE, {"mistral", "qwen2"}))
 def test_the_scores_are_transformers_own(family: str, interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
     folder = saved(tmp_path, family)
     stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -129,7 +130,7 @@ def refusal(folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("family", [*LEFT, *(f for f in TAKEN if f not in LLAMA_LIKE), "dynamic rope"])
+@pytest.mark.parametrize("family", [*LEFT, *seldom((f for f in TAKEN if f not in LLAMA_LIKE), COPIES), "dynamic rope"])
 def test_models_of_other_code_are_left_as_they_are(
     family: str, interpreter: ProcessPoolExecutor, tmp_path: Path
 ) -> None:

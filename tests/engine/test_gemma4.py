@@ -17,6 +17,7 @@ from tests.engine import test_audio, test_videos
 from tests.engine.conftest import build, generate, ids
 from tests.engine.image_requests import PARAMS, PLAIN, Reference, Served, media, picture
 from tests.engine.multimodal import MULTIMODAL, save
+from tests.soak import soaking
 
 pytestmark = pytest.mark.skipif(not at_least("transformers", MULTIMODAL["gemma4_e2b"].since), reason="no Gemma 4")
 KINDS = ["gemma4_e2b", "gemma4_31b"]
@@ -176,7 +177,7 @@ def test_how_many_tokens_an_image_has_may_be_asked_for_and_what_they_are_made_of
 
 
 @pytest.mark.parametrize(
-    "weights", [{"dtype": "bfloat16"}, {"quantization": "int8"}, {"quantization": "int4"}], ids=str
+    "weights", [{"dtype": "bfloat16"}, soaking({"quantization": "int8"}), {"quantization": "int4"}], ids=str
 )
 @pytest.mark.parametrize("name", KINDS)
 def test_towers_run_whatever_the_weights_are_made_to(name: str, weights: dict[str, str], tmp_path: Path) -> None:

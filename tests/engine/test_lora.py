@@ -23,7 +23,9 @@ from tests.adapters import change_config, peft_continuations, save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids, timeless
+from tests.engine.native_families import COPIES
 from tests.engine.test_native_decoder import TAKEN
+from tests.soak import seldom
 
 NEW_TOKENS = 8
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
@@ -150,7 +152,7 @@ CHANGES = {name: family.changes for name, family in FAMILIES.items()} | TAKEN
 CHANGES |= {name: {**TAKEN[name], "tie_word_embeddings": False} for name in GEMMA}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", seldom(MODELS, COPIES))
 def test_other_families_too(name: str, tmp_path: Path) -> None:
     model = save_model(tmp_path / "model", name.partition(" ")[0], **CHANGES.get(name, {}))
     options = {"target_modules": MODELS[name], "fan_in_fan_out": name == "gpt2"}

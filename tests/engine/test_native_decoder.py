@@ -20,7 +20,8 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine_config import BLOCK_SIZE
 from nbgen.messages import LogprobOptions
 from tests.conftest import save_model
-from tests.engine.native_families import DELTA, REMEMBERING, TAKEN, TOLD_BEFORE
+from tests.engine.native_families import COPIES, DELTA, REMEMBERING, TAKEN, TOLD_BEFORE
+from tests.soak import seldom
 
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
@@ -64,7 +65,7 @@ class Run:
         return output
 
 
-@pytest.mark.parametrize("family", TAKEN)
+@pytest.mark.parametrize("family", seldom(TAKEN, COPIES))
 def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, family)
     runner = runner_of(folder)
@@ -210,7 +211,7 @@ def test_a_sequence_is_the_same_to_the_bit_however_it_is_cut_and_whatever_its_st
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", TAKEN)
+@pytest.mark.parametrize("family", seldom(TAKEN, COPIES))
 def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """In contexts of several chunks, and in windows: so a prompt may come from the prefix cache up to any token."""
     run = Run(runner_of(saved(tmp_path, family), dtype))

@@ -24,6 +24,7 @@ from tests.conftest import edit, save_model, save_tokenizer
 from tests.engine import multimodal, packers
 from tests.engine.packers import Rounding
 from tests.engine.test_checkpoint_formats import expected, written
+from tests.soak import seldom
 
 FOUR, EIGHT = Int4Linear | NativeInt4Linear, Int8Linear | NativeInt8Linear
 #: Where there is no C++ these weights are written out.
@@ -43,6 +44,17 @@ def anywhere(size: int) -> Callable[[int], np.ndarray]:
     return lambda inputs: CHANCE.permutation(inputs) // size
 
 
+#: Packed as another of the formats but for sizes, or for one number: tested when soaking.
+VARIANTS = {
+    "gptq v2",
+    "gptq small",
+    "gptq 8 blocks",
+    "gptq 8 small",
+    "gptq 8 act",
+    "awq 64",
+    "autoround plain",
+    "nf4 small",
+}
 #: By name: what config.json says, who packs, and the layer that stands there then.
 FORMATS: dict[str, tuple[dict[str, Any], packers.Packer, Any]] = {
     "gptq": (GPTQ, packers.gptq(Rounding()), FOUR),
@@ -80,7 +92,7 @@ def check_scores(model: nn.Module, plain: Path, atol: float = 1e-4) -> None:
     torch.testing.assert_close(got, own, rtol=0, atol=atol * float(own.abs().max()))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", seldom(FORMATS, VARIANTS))
 def test_text_and_scores_are_those_of_the_numbers(
     name: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

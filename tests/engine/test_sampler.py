@@ -15,6 +15,7 @@ from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.sequence import Sequence
 from nbgen.sampling_params import SamplingParams
+from tests.soak import soaking
 
 SCORES = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, 1.5])
 DRAWS = 4000
@@ -79,7 +80,7 @@ def test_draws_follow_the_distribution(params) -> None:
     assert statistic < CHI_SQUARED[int(possible.sum()) - 1]
 
 
-@pytest.mark.parametrize("params", [{"top_p": 0.99}, {"top_k": 1000}, {"min_p": 1e-4}])
+@pytest.mark.parametrize("params", [{"top_p": 0.99}, soaking({"top_k": 1000}), soaking({"min_p": 1e-4})])
 def test_filters_that_keep_many_tokens_are_exact(params) -> None:
     """More than the candidates that are looked at first."""
     scores = torch.randn(2000, generator=torch.Generator().manual_seed(0))

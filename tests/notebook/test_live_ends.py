@@ -38,6 +38,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.soak
 def test_the_folder_goes_with_a_kernel_that_was_killed(tiny_model: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tiny_model)]
     folder = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()

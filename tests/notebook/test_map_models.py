@@ -116,6 +116,7 @@ def test_who_unloads_the_model_ends_the_map_with_what_is_done(
     assert rest.error.isna().all()
 
 
+@pytest.mark.soak
 def test_who_loads_another_model_does_so_too(own: PrivateServer, cache: Path, folder: Path) -> None:
     loading = during(cache, lambda: list(own.client.load("bundled")))
     answers = nbgen.map([f"line {number}" for number in range(1000)], cache=cache, **LONG)
@@ -129,6 +130,7 @@ def test_who_loads_another_model_does_so_too(own: PrivateServer, cache: Path, fo
     assert answers.text[:5].tolist() == texts.tolist()
 
 
+@pytest.mark.soak
 def test_an_engine_that_comes_back_with_other_weights_is_another_model(
     own: PrivateServer, cache: Path, folder: Path
 ) -> None:

@@ -13,6 +13,7 @@ from tests.chat_templates import CALLS, CHANNELS, template
 from tests.conftest import save_model
 from tests.server.conftest import Server, events
 from tests.server.test_tools import ASK, TOOLS, arguments_of, ask, checked, name_of
+from tests.soak import seldom
 
 MARKS = ("<|return|>", "<|call|>", "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>")
 #: A template, the special tokens of its model, and those that end an answer.
@@ -64,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -
     server.stop()
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=seldom(MODELS, {"marked"}))
 def way(request: pytest.FixtureRequest, server: Server, folders: dict[str, Path]) -> str:
     server.serving(folders[request.param])
     return request.param

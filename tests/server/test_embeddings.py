@@ -224,6 +224,7 @@ def test_what_is_refused(served: Served) -> None:
     refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")
 
 
+@pytest.mark.soak
 def test_how_texts_are_read_stands_in_a_file_of_any_architecture_s_name(changing: Server, tmp_path: Path) -> None:
     folder = save(tmp_path / "model", case := CASES["bert-mean"])
     told = {"max_seq_length": 60, "do_lower_case": True}
@@ -326,9 +327,9 @@ def test_who_leaves_ends_the_call(server: Server) -> None:
         return {"input": [f"{start}{number} " + "a text " * 40 for number in range(texts)], "pooling": "mean"}
 
     before = steps()
-    assert server.http.post("v1/embeddings", json=body("a", 400)).status_code == 200
+    assert server.http.post("v1/embeddings", json=body("a", 160)).status_code == 200
     between = steps()
-    server.left("v1/embeddings", body("b", 1600))
+    server.left("v1/embeddings", body("b", 640))
     assert steps() - between < 3 * (between - before), "it was computed far beyond three quarters"
 
 

@@ -44,6 +44,7 @@ def long_request(rid: str) -> GenerateRequest:
     return GenerateRequest(rid=rid, text="a", params=SamplingParams(max_new_tokens=15_000, ignore_eos=True))
 
 
+@pytest.mark.soak
 async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_the_end(
     long_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ async def stopping(client: EngineClient) -> AsyncIterator[None]:
     await stop
 
 
+@pytest.mark.soak
 async def test_who_asks_while_it_is_stopped_has_it_started_again_unless_it_is_stopped_once_more(
     tiny_model: Path,
 ) -> None:

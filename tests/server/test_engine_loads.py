@@ -17,6 +17,7 @@ from tests.server.conftest import PATIENCE, until
 from tests.server.test_engine_client import Heard, long_request
 
 
+@pytest.mark.soak
 async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path, tiny_model: Path) -> None:
     client, heard = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test")), Heard()
     try:
@@ -67,6 +68,7 @@ async def test_a_model_whose_files_have_changed_is_loaded_anew(tiny_model: Path,
         await client.close(0)
 
 
+@pytest.mark.soak
 async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_otherwise(tiny_model: Path) -> None:
     config = EngineConfig(model=str(tiny_model), quantization="int8")
     client = EngineClient(config, logging.getLogger("test"))

@@ -22,6 +22,7 @@ from nbgen.server.generation_handler import STREAM_RATE
 from tests.server.conftest import TOKEN, Server
 from tests.server.test_limits import raw
 from tests.server.triton import TOKEN_METADATA, client, grpc_address, tensor
+from tests.soak import soaking
 
 MODEL = "long-llama"
 MB = 2**20
@@ -83,6 +84,7 @@ def nobody_waits(watch: subprocess.Popen[str]) -> Iterator[None]:
     assert slowest < MOST_SECONDS, "the event loop waited for something"
 
 
+@pytest.mark.soak
 def test_a_large_answer_holds_nobody_up(server: Server, watch: subprocess.Popen[str]) -> None:
     """50 MB of JSON, there and back."""
     array = np.random.default_rng(0).standard_normal(2_500_000).astype(np.float32)
@@ -96,7 +98,7 @@ def test_a_large_answer_holds_nobody_up(server: Server, watch: subprocess.Popen[
 LONG = np.random.default_rng(0).integers(4, 260, 6000)
 
 
-@pytest.mark.parametrize("protocol", ["binary", "json", "grpc"])
+@pytest.mark.parametrize("protocol", ["binary", soaking("json"), "grpc"])
 def test_megabytes_of_logits_for_four_at_once(server: Server, watch: subprocess.Popen[str], protocol: str) -> None:
     def ask(_: int) -> np.ndarray:
         if protocol == "grpc":
@@ -114,7 +116,7 @@ def test_megabytes_of_logits_for_four_at_once(server: Server, watch: subprocess.
     assert np.isfinite(answers[0]).all()
 
 
-@pytest.mark.parametrize("asked", ["log-probabilities", "hidden states"])
+@pytest.mark.parametrize("asked", [soaking("log-probabilities"), "hidden states"])
 def test_megabytes_of_numbers_beside_texts(server: Server, watch: subprocess.Popen[str], asked: str) -> None:
     body: dict[str, Any] = {"input_ids": np.resize(LONG, (16, 900)).tolist(), "sampling_params": {"max_new_tokens": 1}}
     if asked == "log-probabilities":
@@ -127,7 +129,7 @@ def test_megabytes_of_numbers_beside_texts(server: Server, watch: subprocess.Pop
     assert len(answer.content) > 15 * MB
 
 
-@pytest.mark.parametrize("asked", ["log-probabilities", "hidden states"])
+@pytest.mark.parametrize("asked", [soaking("log-probabilities"), "hidden states"])
 def test_a_stream_that_repeats_megabytes_takes_turns(server: Server, watch: subprocess.Popen[str], asked: str) -> None:
     """Each event is all that there is so far; what has come while it was made and sent is in the next."""
     params = {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0}
@@ -278,6 +280,7 @@ def test_what_unpacks_to_too_much_holds_nobody_up(server: Server, watch: subproc
     assert (answer.status_code, "exceeds the maximum allowed" in answer.text) == (400, True)
 
 
+@pytest.mark.soak
 def test_a_body_in_single_bytes_is_read_beside_others(server: Server, watch: subprocess.Popen[str]) -> None:
     """Tornado before 6.6 reads all that has come before it turns to anybody else (CVE-2026-115927)."""
     body = b'{"inputs":[]}' + b" " * 300_000

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.conftest import save_model
 from tests.server.conftest import Server
+from tests.soak import seldom
 
 EOS = 0
 BEST = "best"
@@ -145,7 +146,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
     assert "Traceback" not in server.log.read_text()
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=seldom(MODELS, {"gemma3_text"}))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of the models."""
     return save_model(tmp_path_factory.mktemp("models") / request.param, request.param, **MODELS[request.param])

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.conftest import save_model
 from tests.server.conftest import Server, events
+from tests.soak import seldom
 
 GREEDY = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
 SMALL = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
@@ -73,7 +74,7 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running.stop()
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=seldom(FAMILIES, {"mixtral", "gpt_oss"}))
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A model's folder, and the model in transformers."""
     folder = save_model(tmp_path_factory.mktemp("inner") / request.param, request.param, **FAMILIES[request.param])

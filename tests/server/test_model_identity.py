@@ -50,6 +50,7 @@ def test_it_is_told_before_the_model_is_loaded_and_with_each_answer(server: Serv
     assert told(server)["identity"] == before["identity"]
 
 
+@pytest.mark.soak
 def test_it_changes_with_what_computes_and_with_that_alone(server: Server, folder: Path) -> None:
     plain = answered(server)
     load(server, quantization="int8")

@@ -114,6 +114,7 @@ def test_a_response_that_is_followed_again_does_so_too(impatient: Server) -> Non
     impatient.http.delete(f"v1/responses/{id}").raise_for_status()
 
 
+@pytest.mark.soak
 def test_clients_read_over_it(impatient: Server) -> None:
     """Before the first token, which is where they would fail, and behind it the text is that of any other stream."""
     with impatient.openai() as client, anthropic.Anthropic(base_url=f"{impatient.root}nbgen", api_key=TOKEN) as other:

@@ -193,6 +193,7 @@ async def test_modules_load_beside_one_that_loads_for_ever_and_its_requests_are_
     await engine.close()
 
 
+@pytest.mark.soak
 async def test_who_ends_the_process_takes_no_load_along_that_is_tried_once_more(
     engine: TensorEngine, repository: Path, tmp_path: Path
 ) -> None:
