@@ -230,7 +230,7 @@ def test_large_bodies_are_read_beside_the_event_loop(server: Server, route: str)
 
 
 def test_long_conversations_are_read_beside_the_event_loop(server: Server) -> None:
-    item = {"role": "user", "content": [{"type": "input_text", "text": "x"}] * 50}
+    item = {"role": "user", "content": [{"type": "input_text", "text": "x"}] * 20}
     id = server.http.post("v1/conversations", json={}).json()["id"]
     for _ in range(210):
         assert server.http.post(f"v1/conversations/{id}/items", json={"items": [item] * 20}).is_success
