@@ -54,7 +54,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 # has passed once passes again.
 settings.register_profile(
     "nbgen",
-    max_examples=100 * TIMES,
+    max_examples=50 * TIMES,
     deadline=None,
     derandomize=TIMES == 1,
     suppress_health_check=[HealthCheck.too_slow],

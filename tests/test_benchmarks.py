@@ -20,6 +20,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 from nbgen.engine.assembly import assemble
 from nbgen.engine_config import EngineConfig
 from tests.conftest import PATIENCE
+from tests.soak import soaking
 
 LIMITS = Limits(bandwidth=1e9, bfloat16=1e12, float32=1e11)
 SMALL = {
@@ -39,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("models") / "small", SMALL)
 
 
-@pytest.mark.parametrize("name", [OURS, REFERENCE])
+@pytest.mark.parametrize("name", [OURS, soaking(REFERENCE)])
 def test_an_engine_is_measured_and_paused(model: Path, name: str) -> None:
     engine = Engine(PEERS[name], model, 1)
     try:
@@ -58,6 +59,7 @@ def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
         Engine(PEERS[OURS], tmp_path, 1)
 
 
+@pytest.mark.soak
 def test_a_server_is_measured_by_process(model: Path) -> None:
     server = Server(SERVICES[OURS_SERVED], model, 1)
     try:

@@ -13,9 +13,13 @@ from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOpt
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
 from tests.engine.image_requests import IMAGES, NEW_TOKENS, PARAMS, PLAIN, Served, media, picture, tensors
+from tests.soak import seldom
+
+#: Their images are cut, counted and placed as those of one of the others are.
+ALIKE = {"qwen2_5_vl", "mistral3", "llava_next", "smolvlm", "internvl", "gemma4_31b"}
 
 
-@pytest.fixture(scope="module", params=IMAGES)
+@pytest.fixture(scope="module", params=seldom(IMAGES, ALIKE))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served(request.param, tmp_path_factory.mktemp("images") / request.param)
 

@@ -16,6 +16,7 @@ from nbgen.errors import ModelError, NbgenError
 from nbgen.live import LiveServer
 from tests.conftest import PATIENCE, wait_for
 from tests.notebook.conftest import unserved
+from tests.soak import soaking
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_who_asks_in_a_training_block_waits_and_the_engine_goes_on_to_tell_of_it
     assert [each.said for each in asking] == [before, before]
 
 
-@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("loaded", [soaking(True), False])
 def test_it_stops_in_a_training_block_while_somebody_waits(
     loaded: bool, rests: threading.Semaphore, stopped: LiveServer
 ) -> None:

@@ -126,6 +126,7 @@ def test_an_answer_goes_on_with_the_last_message(client: anthropic.Anthropic) ->
     assert count < client.messages.count_tokens(model="any", messages=more).input_tokens
 
 
+@pytest.mark.soak
 def test_an_answer_may_fill_the_context(caller: anthropic.Anthropic) -> None:
     long = [{"role": "user", "content": "x" * 2000}]
     with caller.messages.stream(**GREEDY | {"max_tokens": 64_000, "messages": long}) as stream:

@@ -65,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -
     server.stop()
 
 
-@pytest.fixture(scope="module", params=seldom(MODELS, {"marked"}))
+@pytest.fixture(scope="module", params=seldom(MODELS, {"marked", "channels"}))
 def way(request: pytest.FixtureRequest, server: Server, folders: dict[str, Path]) -> str:
     server.serving(folders[request.param])
     return request.param

@@ -278,6 +278,7 @@ async def test_who_leaves_a_run_that_has_ended_leaves_the_next_of_its_id_alone()
     await client.close(0)
 
 
+@pytest.mark.soak
 async def test_media_for_a_model_of_text_alone_are_left_out_or_refused() -> None:
     client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
     optional = GenerateRequest(

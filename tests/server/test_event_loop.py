@@ -98,7 +98,7 @@ def test_a_large_answer_holds_nobody_up(server: Server, watch: subprocess.Popen[
 LONG = np.random.default_rng(0).integers(4, 260, 6000)
 
 
-@pytest.mark.parametrize("protocol", ["binary", soaking("json"), "grpc"])
+@pytest.mark.parametrize("protocol", ["binary", soaking("json"), soaking("grpc")])
 def test_megabytes_of_logits_for_four_at_once(server: Server, watch: subprocess.Popen[str], protocol: str) -> None:
     def ask(_: int) -> np.ndarray:
         if protocol == "grpc":

@@ -146,7 +146,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
     assert "Traceback" not in server.log.read_text()
 
 
-@pytest.fixture(scope="module", params=seldom(MODELS, {"gemma3_text"}))
+@pytest.fixture(scope="module", params=seldom(MODELS, {"gemma3_text", "qwen3_moe"}))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of the models."""
     return save_model(tmp_path_factory.mktemp("models") / request.param, request.param, **MODELS[request.param])

@@ -24,6 +24,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.messages import ChatMessage
 from tests.conftest import SPECIAL_TOKENS, edit, save_model, save_tokenizer
 from tests.server.conftest import Server
+from tests.soak import soaking
 
 QUERY = "what is a kernel?"
 DOCUMENTS = ["a process that runs code", "x", "the kernel runs what a cell says, and keeps its variables", "a panda"]
@@ -121,7 +122,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Reranker:
 
 @pytest.mark.parametrize(
     ("template", "words"),
-    [(BY_ROLE, ()), (BY_PLACE.replace("yes", "fit").replace("no", "unfit"), ("fit", "unfit"))],
+    [(BY_ROLE, ()), soaking(BY_PLACE.replace("yes", "fit").replace("no", "unfit"), ("fit", "unfit"))],
     ids=["roles", "places, in words of its own"],
 )
 def test_a_model_that_writes_its_verdict(
@@ -231,7 +232,9 @@ def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server
 
 
 @pytest.mark.parametrize(
-    "said", [{"problem_type": "multi_label_classification"}, {"sentence_transformers": SIGMOID}], ids=["own", "bent"]
+    "said",
+    [{"problem_type": "multi_label_classification"}, soaking({"sentence_transformers": SIGMOID})],
+    ids=["own", "bent"],
 )
 def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
     several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)

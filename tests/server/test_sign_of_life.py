@@ -16,6 +16,7 @@ import pytest
 from nbgen import sse
 from nbgen.protocols.anthropic_answer import PING
 from tests.server.conftest import TOKEN, Server, events_until
+from tests.soak import soaking
 
 #: Started as a module of its folder.
 IMPATIENT = """
@@ -38,12 +39,12 @@ LIMIT = {"max_tokens": TOKENS, "stream": True, **GREEDY}
 SAMPLING = {"max_new_tokens": TOKENS, **GREEDY}
 NOTHING = b'"choices":[{"index":0,%b,"logprobs":null,"finish_reason":null,"matched_stop":null}]'
 
-STREAMS: list[tuple[str, dict[str, Any], bytes]] = [
+STREAMS: list[Any] = [
     ("generate", {"text": "a", "stream": True, "sampling_params": SAMPLING}, 2 * sse.EMPTY),
-    ("v1/completions", {"prompt": "a", **LIMIT}, NOTHING % b'"text":""'),
+    soaking("v1/completions", {"prompt": "a", **LIMIT}, NOTHING % b'"text":""'),
     ("v1/chat/completions", {"messages": CHAT, **LIMIT}, NOTHING % b'"delta":{}'),
     ("v1/messages", {"messages": CHAT, "model": "m", **LIMIT}, PING),
-    ("v1/responses", {"input": "a", "stream": True, "max_output_tokens": TOKENS, **GREEDY}, sse.KEEP_ALIVE),
+    soaking("v1/responses", {"input": "a", "stream": True, "max_output_tokens": TOKENS, **GREEDY}, sse.KEEP_ALIVE),
 ]
 
 
@@ -86,7 +87,7 @@ def until(chunks: Iterator[bytes], sign: bytes) -> bytes:
     return found
 
 
-@pytest.mark.parametrize(("path", "body", "sign"), STREAMS, ids=[path for path, _, _ in STREAMS])
+@pytest.mark.parametrize(("path", "body", "sign"), STREAMS)
 def test_a_stream_that_has_nothing_to_tell_says_so(
     impatient: Server, path: str, body: dict[str, Any], sign: bytes
 ) -> None:

@@ -145,6 +145,7 @@ def held(server: Server) -> int:
     return server.engine().memory_info().rss
 
 
+@pytest.mark.soak
 def test_those_that_had_to_give_way_get_the_answer_that_they_would_get_alone(small: Server) -> None:
     texts, new = ["a", "b", "c", "d"], 400
     alone = [generated(small, text, new)["output_ids"] for text in texts]

@@ -255,6 +255,7 @@ def test_a_module_that_fails_fails_alone(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.soak
 def test_a_server_of_its_own_knows_from_its_start_which_modules_cannot_be_loaded(tmp_path: Path) -> None:
     config, modules = ECHO.format(datatype="FP32", batch=0, delay=0), tmp_path / "models"
     whole = ECHO_SOURCE.format(sleep=0)
