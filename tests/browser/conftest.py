@@ -1,11 +1,12 @@
 """One browser and one JupyterLab for these tests, a fresh tab for a test."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 from transformers import AutoTokenizer
 
 from tests.browser.chromium import SENTENCE, find
@@ -27,6 +28,7 @@ FOREIGN = (
 #: JupyterLab now and then loses a cell or a widget on a busy machine; what fails twice is ours. `-ra` tells both.
 AGAIN = pytest.mark.flaky(reruns=1)
 BLANK = "about:blank"
+VIEWPORT = ViewportSize(width=1100, height=900)
 #: Whether the page is a JupyterLab without notebooks, once it has opened again what it opens again where it was loaded
 #: again: what it showed, and what its address says. Where another document has taken its place, its objects are still
 #: there.
@@ -98,7 +100,7 @@ class Desk:
 
     def page(self) -> Page:
         if self._page is None:
-            self._page = self._browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
+            self._page = self._browser.new_context(viewport=VIEWPORT).new_page()
             self._page.context.set_default_timeout(1000 * PATIENCE)
         return self._page
 
@@ -122,22 +124,43 @@ def desk(browser: Browser) -> Desk:
     return Desk(browser)
 
 
-@pytest.fixture
-def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A tab without a notebook; an exception in its JavaScript fails the test."""
-    page = desk.page()
+@contextmanager
+def faultless(page: Page) -> Iterator[Page]:
+    """An exception in its JavaScript fails the test."""
     failures: list[str] = []
     note = lambda error: failures.append(str(error))  # noqa: E731
     page.on("pageerror", note)
     yield page
     page.remove_listener("pageerror", note)
-    desk.clear()
     assert [failure for failure in failures if not any(words in failure for words in FOREIGN)] == []
 
 
 @pytest.fixture
-def listen(page: Page) -> Iterator[Callable[[str, Callable[[Any], object]], None]]:
-    """Hears what happens on the page until this test's end: others have the same tab."""
+def page(desk: Desk) -> Iterator[Page]:
+    """A tab without a notebook."""
+    try:
+        with faultless(desk.page()) as page:
+            yield page
+    finally:
+        desk.clear()
+
+
+@pytest.fixture
+def aside(browser: Browser) -> Iterator[Page]:
+    """A new tab for what is no JupyterLab, or another one: the tab that tests share keeps the one that it has."""
+    page = browser.new_page(viewport=VIEWPORT)
+    page.set_default_timeout(1000 * PATIENCE)
+    try:
+        with faultless(page):
+            yield page
+    finally:
+        page.close()
+
+
+@pytest.fixture
+def listen(request: pytest.FixtureRequest) -> Iterator[Callable[[str, Callable[[Any], object]], None]]:
+    """Hears what happens on the test's page until its end: others have the same tab."""
+    page: Page = request.getfixturevalue("aside" if "aside" in request.fixturenames else "page")
     heard: list[tuple[Any, Callable[[Any], object]]] = []
 
     def listen(event: Any, listener: Callable[[Any], object]) -> None:

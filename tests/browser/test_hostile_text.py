@@ -86,12 +86,12 @@ def test_in_a_saved_notebook_that_is_not_trusted(lab: Lab, page: Page, found: li
     notebook.shut_down()
 
 
-def test_in_a_page_of_nbconverts(page: Page, found: list[str]) -> None:
+def test_in_a_page_of_nbconverts(aside: Page, found: list[str]) -> None:
     html, _ = HTMLExporter().from_notebook_node(saved())
-    page.route("**/*", lambda route: route.abort())  # its own scripts come from elsewhere
-    page.set_content(html, wait_until="domcontentloaded")
-    page.evaluate(UNFOLD)
-    expect(page.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS + TRICKS))
-    expect(page.locator("body")).to_contain_text("alert(1)")
-    page.wait_for_timeout(300)
+    aside.route("**/*", lambda route: route.abort())  # its own scripts come from elsewhere
+    aside.set_content(html, wait_until="domcontentloaded")
+    aside.evaluate(UNFOLD)
+    expect(aside.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS + TRICKS))
+    expect(aside.locator("body")).to_contain_text("alert(1)")
+    aside.wait_for_timeout(300)
     assert found == []

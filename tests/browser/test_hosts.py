@@ -50,19 +50,19 @@ def connected(lab: Lab, name: str) -> bool:
     return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)
 
 
-def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, page: Page) -> None:
+def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, aside: Page) -> None:
     name = lab.write("seven.ipynb", CHAT, "time.sleep(600)")
-    page.goto(f"{lab.url}notebooks/{name}?token={lab.token}")
+    aside.goto(f"{lab.url}notebooks/{name}?token={lab.token}")
     until(lambda: connected(lab, name))
-    run = page.locator("[data-command='notebook:run-cell-and-select-next']")
+    run = aside.locator("[data-command='notebook:run-cell-and-select-next']")
     run.click()
-    panel = Panel(page)
+    panel = Panel(aside)
     panel.message.wait_for()
     run.click()
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status='busy']").wait_for(state="attached")
+    aside.locator(".jp-Notebook-ExecutionIndicator[data-status='busy']").wait_for(state="attached")
     streams_and_stops(panel)
     until(lambda: running(lab) == 0)
-    page.get_by_role("button", name="Interrupt").click()
+    aside.get_by_role("button", name="Interrupt").click()
 
 
 def test_in_a_view_of_its_own_it_is_as_high_as_that(lab: Lab, page: Page) -> None:
@@ -81,10 +81,10 @@ def test_in_a_view_of_its_own_it_is_as_high_as_that(lab: Lab, page: Page) -> Non
     notebook.shut_down()
 
 
-def test_in_voila(lab: Lab, page: Page) -> None:
+def test_in_voila(lab: Lab, aside: Page) -> None:
     name = lab.write("voila.ipynb", CHAT)
-    page.goto(f"{lab.url}voila/render/{name}?token={lab.token}")
-    panel = Panel(page)
+    aside.goto(f"{lab.url}voila/render/{name}?token={lab.token}")
+    panel = Panel(aside)
     panel.message.wait_for()
     streams_and_stops(panel)
     until(lambda: running(lab) == 0)
@@ -114,24 +114,24 @@ def test_in_voila_alone_through_the_kernel(browser: Browser, long_model: Path, t
         end(voila)
 
 
-def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) -> None:
+def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, aside: Page) -> None:
     proxy = Proxy(guarded.url)
     name = guarded.write("guarded.ipynb", CHAT, "print(nbgen.status().state, nbgen.generate('a', max_new_tokens=2))")
-    page.goto(f"{proxy.url}lab/tree/{name}")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
-    notebook = Notebook(page)
+    aside.goto(f"{proxy.url}lab/tree/{name}")
+    aside.get_by_label("Password").fill(PASSWORD)
+    aside.get_by_role("button", name="Log in").click()
+    notebook = Notebook(aside)
     notebook.settled()
     notebook.run(0)
-    streams_and_stops(Panel(page))
+    streams_and_stops(Panel(aside))
     notebook.run(1)
     assert notebook.errors() == []
     expect(notebook.output(1)).to_contain_text("ready")
     notebook.end_kernel()
-    page.context.clear_cookies()
-    Panel(page).ask("hello")
-    expect(page.get_by_role("alert").last).to_contain_text("reload the page to log in again")
-    page.close()
+    aside.context.clear_cookies()
+    Panel(aside).ask("hello")
+    expect(aside.get_by_role("alert").last).to_contain_text("reload the page to log in again")
+    aside.close()
     proxy.stop()
 
 

@@ -87,10 +87,10 @@ def test_a_panel_after_all_widgets_were_closed_has_its_code(opened: Notebook) ->
     opened.shut_down()
 
 
-def test_a_panel_in_a_shadow_tree_has_its_style(page: Page) -> None:
+def test_a_panel_in_a_shadow_tree_has_its_style(aside: Page) -> None:
     """As in marimo."""
     files = {"loader": "loader.js", "javascript": "panel.js", "css": "panel.css"}
-    page.goto("about:blank")
-    page.evaluate(IN_SHADOW, {name: (STATIC / file).read_text() for name, file in files.items()})
-    expect(page.locator(".nbgen")).to_have_css("display", "flex")
-    expect(page.locator(".nbgen")).to_have_css("height", "440px")
+    aside.goto("about:blank")
+    aside.evaluate(IN_SHADOW, {name: (STATIC / file).read_text() for name, file in files.items()})
+    expect(aside.locator(".nbgen")).to_have_css("display", "flex")
+    expect(aside.locator(".nbgen")).to_have_css("height", "440px")

@@ -47,10 +47,10 @@ def test_a_saved_output_in_jupyterlab(lab: Lab, page: Page) -> None:
     notebook.shut_down()
 
 
-def test_a_page_of_nbconverts(page: Page, tmp_path: Path) -> None:
+def test_a_page_of_nbconverts(aside: Page, tmp_path: Path) -> None:
     html, _ = HTMLExporter().from_notebook_node(saved(tmp_path / "shown.ipynb"))
-    page.route("**/*", lambda route: route.abort())
-    page.set_content(html, wait_until="domcontentloaded")
-    outputs = page.locator(".jp-RenderedMarkdown")
+    aside.route("**/*", lambda route: route.abort())
+    aside.set_content(html, wait_until="domcontentloaded")
+    outputs = aside.locator(".jp-RenderedMarkdown")
     found = [plain(text) for text in outputs.all_inner_texts()]
     assert found[:-1] == [plain(want or text) for text, want in TEXTS.items()] + [plain(TYPED)]
