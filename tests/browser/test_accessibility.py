@@ -14,7 +14,7 @@ from tests.browser.test_conversation import answer_with
 
 CHAT = "import nbgen\nnbgen.Chat(max_new_tokens=8)"
 CODE = "import nbgen\nnbgen.Chat(regex='```py\\n[a-z]*', min_new_tokens=20_000, max_new_tokens=20_000)"
-STREAM = "import nbgen\nnbgen.Stream('Once', max_new_tokens=4, ignore_eos=True)"
+BAR = f"from nbgen.notebook import display\ndisplay.ProgressLine().show('rows', 0.3)\n{CHAT}"
 WIDE = "wide " * 100
 MARKDOWN = f"""```python
 short
@@ -129,7 +129,10 @@ def test_code_that_is_being_written_keeps_the_focus_and_stays_where_it_was_moved
     expect(panel.status).to_have_text("Stopped")
 
 
-def test_loading_is_not_read_out_step_by_step(opened: Notebook, panel: Panel, page: Page) -> None:
+@pytest.mark.parametrize("opened", [BAR], indirect=True)
+def test_a_bar_has_its_words_as_its_name_and_loading_is_not_read_out_step_by_step(panel: Panel, page: Page) -> None:
+    expect(page.get_by_role("progressbar", name="rows · 30%")).to_be_visible()
+
     def fulfil(route: Route) -> None:
         run = route.request.post_data_json["start"]["id"]
         step = {"run": run, "seq": 1, "stage": "weights", "done": 42, "total": 100}
@@ -147,25 +150,6 @@ def test_loading_is_not_read_out_step_by_step(opened: Notebook, panel: Panel, pa
     assert not [words for words in said() if "%" in words]
     assert seen.json_value() == ["42%"]
     expect(panel.answers.get_by_role("alert")).to_be_visible()
-
-
-@pytest.mark.parametrize("opened", [STREAM], indirect=True)
-def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: Notebook, page: Page) -> None:
-    page.get_by_role("button", name="Continue", exact=True).click()
-    tokens = page.get_by_role("listbox", name="Tokens").get_by_role("option")
-    expect(tokens).to_have_count(4)
-    tokens.nth(1).click()
-    page.emulate_media(forced_colors="active")
-    expect(tokens.nth(1)).to_have_css("outline-style", "solid")
-    expect(tokens.nth(2)).to_have_css("outline-style", "none")
-    assert page.locator(".nbgen-legend span").last.inner_text() == "\u00a0", "which a line can be drawn under"
-
-
-@pytest.mark.parametrize(
-    "opened", ["from nbgen.notebook import display\ndisplay.ProgressLine().show('rows', 0.3)"], indirect=True
-)
-def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
-    expect(page.get_by_role("progressbar", name="rows · 30%")).to_be_visible()
 
 
 def test_nothing_moves_for_those_who_want_it_so(browser: Browser) -> None:

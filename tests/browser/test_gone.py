@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.lab import Lab, Notebook
-from tests.browser.panel import Panel, until
+from tests.browser.panel import Panel, running, until
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens=20_000, ignore_eos=True{more})\nchat"
 LOST = "The end of this answer is lost"
@@ -92,6 +92,7 @@ def test_stop_is_heard_once_the_server_is_there_again(lab: Lab, page: Page) -> N
     notebook.shut_down()
 
 
+@pytest.mark.soak
 def test_a_model_that_is_unloaded(lab: Lab, page: Page) -> None:
     notebook, panel = streaming(lab, page, "unloaded.ipynb")
     written = lasting(panel)
@@ -104,13 +105,24 @@ def test_a_model_that_is_unloaded(lab: Lab, page: Page) -> None:
     notebook.shut_down()
 
 
-def test_a_kernel_that_carried_the_answer(lab: Lab, page: Page) -> None:
+def test_through_the_kernel_it_streams_and_stops_as_well_until_that_is_gone(lab: Lab, page: Page) -> None:
     notebook, panel = streaming(lab, page, "kernel.ipynb", ', transport="comm"')
+    panel.grows()
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    until(lambda: running(lab) == 0)
+    notebook.kernel_value("setattr(chat, 'params', {**chat.params, 'max_new_tokens': 500})")
+    panel.ask("again")
+    expect(panel.answers.nth(1)).to_contain_text("500 tokens")
+    notebook.kernel_value("setattr(chat, 'params', {**chat.params, 'max_new_tokens': 20_000})")
+    panel.ask("last")
+    until(lambda: panel.answers.count() == 3 and panel.length() > 200)
     page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     expect(panel.answers.last.get_by_role("alert")).to_contain_text("The kernel has ended")
     expect(panel.status).to_have_text("The kernel has ended: run the cell again.")
     expect(dot(page)).to_have_accessible_name("Not connected")
     assert panel.length() > 200
+    expect(panel.send).to_be_visible()
     lab.post("nbgen/abort_request", abort_all=True)
     notebook.run(0)
     expect(panel.answers).to_have_count(0)

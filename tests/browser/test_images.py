@@ -93,6 +93,7 @@ def test_images_are_given_removed_sent_and_there_after_a_reload(
     notebook.shut_down()
 
 
+@pytest.mark.soak
 def test_images_go_through_the_kernel_as_well(seeing: Lab, page: Page) -> None:
     notebook, panel = shown(seeing, page, "comm.ipynb", ', transport="comm"')
     expect(page.get_by_role("button", name="Add images")).to_be_visible()
@@ -149,14 +150,16 @@ def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page, l
 def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
     load(lab)
     notebook, panel = shown(lab, page, "text_only.ipynb")
-    expect(tab_button := page.get_by_role("button", name="Add images")).to_be_hidden()
+    for name in ("Add images", "Add sounds", "Record a sound"):
+        expect(page.get_by_role("button", name=name)).to_be_hidden()
+    assert give(page, "drop", ("one.wav", "audio/wav", b""))
+    expect(panel.status).to_contain_text("takes text only: sounds need a model that hears")
     for event in ("paste", "drop"):
         assert give(page, event, image("one.png", 1))
         expect(panel.status).to_contain_text("takes text only: images need a model that sees")
         panel.status.evaluate("status => { status.textContent += ', one that hears, '.repeat(9); }")
         assert panel.status.evaluate("status => status.scrollWidth <= status.clientWidth"), "all of it is seen"
         expect(page.get_by_role("list", name="Files of this message")).to_be_hidden()
-    expect(tab_button).to_be_hidden()
     panel.message.fill("Sum up")
     assert give(page, "drop", ("data.csv", "text/csv", b"a,b\r\n1,2\r\n"))
     expect(panel.status).to_have_text("data.csv added as text")

@@ -16,7 +16,7 @@ OTHER_KIND = (
     "nbgen.connect(own.url, own.token, kind='openai')\n"
     "nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)"
 )
-LONG = "max_new_tokens=900, ignore_eos=True, temperature=0"
+LONG = "max_new_tokens=400, ignore_eos=True, temperature=0"
 COMPARE = (
     "import nbgen\ngrid = nbgen.compare('hello', temperature=[0, 1], sampling_seed=[1, 2],"
     " max_new_tokens=20, ignore_eos=True)\ngrid"
@@ -43,6 +43,7 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
 
 @pytest.mark.parametrize("opened", [[STREAM]], indirect=True)
 def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Notebook, page: Page) -> None:
+    """And where the system chooses colours, a line marks the token looked at."""
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Once")
     expect(page.get_by_role("button", name="Copy text")).to_be_hidden()
     expect(page.get_by_text("Point at a token")).to_be_hidden()
@@ -62,6 +63,11 @@ def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Note
     box = page.get_by_role("group", name="Alternatives")
     expect(box.get_by_role("button")).to_have_count(6)
     expect(tokens.nth(3)).to_have_attribute("aria-selected", "true")
+    page.emulate_media(forced_colors="active")
+    expect(tokens.nth(3)).to_have_css("outline-style", "solid")
+    expect(tokens.nth(2)).to_have_css("outline-style", "none")
+    assert page.locator(".nbgen-legend span").last.inner_text() == "\u00a0", "which a line can be drawn under"
+    page.emulate_media(forced_colors="null")
     view.focus()
     view.press("ArrowRight")
     expect(tokens.nth(4)).to_have_attribute("aria-selected", "true")
@@ -131,9 +137,10 @@ def test_in_a_small_panel_nothing_covers_the_text_and_its_end_is_seen(opened: No
         )
         with page.expect_request("**/api/v1/subscribe"):
             page.get_by_role("textbox", name="Prompt").press("Enter")
-        expect(page.locator(".nbgen").get_by_role("status")).to_have_text("Text ready, 900 tokens")
+        expect(page.locator(".nbgen").get_by_role("status")).to_have_text("Text ready, 400 tokens")
         at_end = (
             "view => view.clientHeight < view.parentNode.parentNode.clientHeight"  # it scrolls, not what it is in
+            " && view.clientHeight < view.scrollHeight"
             " && view.scrollHeight - view.clientHeight - view.scrollTop < 1"
         )
         page.wait_for_function(at_end, arg=view.element_handle())  # scrolled once its new size is drawn
