@@ -137,7 +137,8 @@ def interrupted_while_away(lab: Lab, opened: Notebook) -> None:
     opened.settled()
 
 
-@pytest.mark.parametrize("opened", [{}, soaking({"options": ', transport="comm"'})], indirect=True)
+@pytest.mark.parametrize("opened", [{}, {"options": ', transport="comm"'}], indirect=True)
+@pytest.mark.soak
 def test_a_page_that_is_loaded_again_waits_as_the_one_before(
     lab: Lab, opened: Notebook, panel: Panel, page: Page
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_page_that_is_loaded_again_shows_that_it_is_called(opened: Notebook, p
     assert calls(panel) == [f"{CALL} {RESULT}True"]
 
 
+@pytest.mark.soak
 def test_a_panel_that_was_saved_without_its_kernel_waits_for_nobody(opened: Notebook, panel: Panel, page: Page) -> None:
     process = int(opened.kernel_value("__import__('os').getpid()"))
     opened.run(2, wait=False)
