@@ -135,7 +135,6 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, aside: Page)
     proxy.stop()
 
 
-@pytest.mark.soak
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
     ask = "nbgen.status(), nbgen.generate('a', max_new_tokens=2, ignore_eos=True)"
     hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", ask)
