@@ -8,7 +8,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test soak oldest newest check format bench demo panel clean
+.PHONY: help lab test variants soak oldest newest check format bench demo panel clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -17,10 +17,13 @@ help: ## list these targets
 lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
-test: check ## install everything and run all tests
+test: check ## install everything and run the tests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
-soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
+variants: $(VENV)/.test ## run what make test leaves out: variants of its tests
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal -m soak
+
+soak: $(VENV)/.test ## run the variants, and look for the unexpected twenty times as long as the tests do
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m "hypothesis or soak"
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 tests/engine/test_drafts_fuzz.py
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --timeout=3600 tests/server/test_soak.py
