@@ -224,7 +224,6 @@ def test_what_is_refused(served: Served) -> None:
     refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")
 
 
-@pytest.mark.soak
 def test_how_texts_are_read_stands_in_a_file_of_any_architecture_s_name(changing: Server, tmp_path: Path) -> None:
     folder = save(tmp_path / "model", case := CASES["bert-mean"])
     told = {"max_seq_length": 60, "do_lower_case": True}

@@ -103,7 +103,6 @@ def test_a_killed_engine_answers_waiting_calls_with_503(mortal: Server) -> None:
     )
 
 
-@pytest.mark.soak
 def test_after_tritons_unload_any_dialect_brings_the_model_back_for_all(mortal: Server) -> None:
     def state() -> str:
         return mortal.http.post("v2/repository/index").json()[0]["state"]

@@ -68,16 +68,13 @@ async def test_a_model_whose_files_have_changed_is_loaded_anew(tiny_model: Path,
         await client.close(0)
 
 
-@pytest.mark.soak
 async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_otherwise(tiny_model: Path) -> None:
     config = EngineConfig(model=str(tiny_model), quantization="int8")
     client = EngineClient(config, logging.getLogger("test"))
     try:
         for model, asked, found in (
             ("bundled", "none", None),
-            (None, None, None),
             (str(tiny_model), None, "int8"),
-            (None, "int4", "int4"),
         ):
             await client.load(model, asked)
             assert client.model is not None

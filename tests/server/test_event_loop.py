@@ -280,10 +280,9 @@ def test_what_unpacks_to_too_much_holds_nobody_up(server: Server, watch: subproc
     assert (answer.status_code, "exceeds the maximum allowed" in answer.text) == (400, True)
 
 
-@pytest.mark.soak
 def test_a_body_in_single_bytes_is_read_beside_others(server: Server, watch: subprocess.Popen[str]) -> None:
     """Tornado before 6.6 reads all that has come before it turns to anybody else (CVE-2026-115927)."""
-    body = b'{"inputs":[]}' + b" " * 300_000
+    body = b'{"inputs":[]}' + b" " * 100_000
     head = f"POST /v2/models/echo/infer HTTP/1.1\nHost: localhost\nAuthorization: token {TOKEN}\n"
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     with nobody_waits(watch):

@@ -133,7 +133,6 @@ def test_without_a_model_there_is_nothing_to_release(heavy: Server) -> None:
     assert heavy.model()["state"] == "stopped"
 
 
-@pytest.mark.soak
 def test_a_crash_while_released_brings_a_whole_engine_back(heavy: Server) -> None:
     heavy.ready()
     heavy.http.post("release_memory_occupation")

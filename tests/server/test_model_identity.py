@@ -50,17 +50,14 @@ def test_it_is_told_before_the_model_is_loaded_and_with_each_answer(server: Serv
     assert told(server)["identity"] == before["identity"]
 
 
-@pytest.mark.soak
 def test_it_changes_with_what_computes_and_with_that_alone(server: Server, folder: Path) -> None:
     plain = answered(server)
     load(server, quantization="int8")
     rounded = answered(server)
     os.utime(folder / "model.safetensors")
     assert told(server)["identity"] == rounded, "it answers as it was loaded"
-    load(server)
-    changed = answered(server)
     load(server, quantization="none")
-    assert len({plain, rounded, changed, answered(server)}) == 4
+    assert len({plain, rounded, answered(server)}) == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")

@@ -79,7 +79,6 @@ async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: Tenso
         await lost
 
 
-@pytest.mark.soak
 async def test_a_process_that_has_halted_is_ended(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in which foreign code keeps Python's lock: nobody in it can say who is late."""
     monkeypatch.setattr(tensor_engine, "HALT_SECONDS", 0.5)
