@@ -112,7 +112,6 @@ def test_the_compiler_comes_when_a_part_of_it_is_wanted(first: str, leanly: Call
     assert leanly(first + "\n" + COMPILE) == ["[2.0, 2.0]"]
 
 
-@pytest.mark.soak
 def test_what_cannot_be_imported_so_is_imported_whole(tmp_path: Path) -> None:
     (tmp_path / "demanding.py").write_text(
         "import transformers.utils.import_utils as known\n"

@@ -33,7 +33,6 @@ def own() -> list[str]:
     return fresh(KNOWN)
 
 
-@pytest.mark.soak
 def test_it_is_transformers_own_and_made_once_and_others_that_nobody_uses_go(own: list[str], tmp_path: Path) -> None:
     folder, long_ago = tmp_path / "nbgen", time.time() - 61 * 86_400
     folder.mkdir()

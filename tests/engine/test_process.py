@@ -152,7 +152,6 @@ def test_what_is_no_model_is_said_before_torch_is_imported(tmp_path: Path) -> No
         assert peer.process.returncode == 0
 
 
-@pytest.mark.soak
 def test_a_process_that_stood_by_begins_anew_for_a_model_that_needs_more(tiny_model: Path, tmp_path: Path) -> None:
     usual = Peer(str(tiny_model), "gently")
     assert usual.receive_until(EngineReady)[-1].model.tier == "A"
