@@ -1,8 +1,8 @@
-"""The engine process, `python -m nbgen.engine FD [gently|CONFIG]`: a language model or plain modules, as told first.
+"""The engine process, `python -m nbgen.engine FD [HOW]`: a language model or plain modules, as its first message says.
 
-With `gently` it imports while it waits for that message, at a low priority; CONFIG, an `EngineConfig` as JSON, stands
-for the message. Ends when the server closes its end of the socket FD. What goes wrong in loading is said to the server
-first.
+HOW is `early` (it imports while it waits for that message), `gently` (it does so at a low priority), or a message of
+its own: an `EngineConfig` as JSON. Ends when the server closes its end of the socket FD. What goes wrong in loading is
+said to the server first.
 """
 
 import gc
@@ -27,7 +27,7 @@ from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
 from nbgen.tensor_messages import ServeTensors
 
-GENTLY = "gently"
+EARLY, GENTLY = "early", "gently"
 #: A tenth of what others get: enough that the imports end also where no processor is ever idle.
 LOW_PRIORITY = 10
 #: transformers imports torchao wherever it is installed, which tells of GPUs' kernels that are not there.
@@ -62,19 +62,19 @@ def _collect_from_here() -> None:
 
 def _first(messages: Iterator[ToEngine], how: str = "") -> ToEngine | None:
     """The message that says what to be; None where the server is gone before."""
-    if how not in ("", GENTLY):
+    if how not in ("", EARLY, GENTLY):
         return LoadModel(config=msgspec.json.decode(how, type=EngineConfig))
-    if how == GENTLY:
-        threading.Thread(target=_import_gently, name="imports", daemon=True).start()
+    if how:
+        threading.Thread(target=_import, args=(how == GENTLY,), name="imports", daemon=True).start()
     first = next(messages, None)
-    if how == GENTLY and isinstance(first, LoadModel) and not is_plain(first.config):
+    if how and isinstance(first, LoadModel) and not is_plain(first.config):
         _begin_anew(first.config)
     return first
 
 
-def _import_gently() -> None:
+def _import(gently: bool) -> None:
     """Import what a model needs. On Linux a priority is its thread's alone, and so are its imports."""
-    if sys.platform == "linux":
+    if gently and sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
     import_leanly("nbgen.engine.assembly")
     import nbgen.engine.embedding_loop

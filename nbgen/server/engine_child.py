@@ -7,9 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 COMMAND = ("-m", "nbgen.engine")
+#: When the process imports what a model needs: once it is told to load one, or before.
+How = Literal["", "early", "gently"]
 #: Buffer of each direction: a tensor of many megabytes then needs few switches between the two processes.
 BUFFER_BYTES = 2**22
 
@@ -21,14 +23,14 @@ class EngineChild(NamedTuple):
     channel: socket.socket
 
     @classmethod
-    def spawn(cls, *, gently: bool = False) -> EngineChild:
-        """`gently`: it imports at a low priority while it waits to be told what to be. Raises OSError."""
+    def spawn(cls, how: How = "") -> EngineChild:
+        """`how`: it imports while it waits to be told what to be, as fast as it can or "gently". Raises OSError."""
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         try:
             with theirs:
-                return cls(_process(theirs.fileno(), gently), ours)
+                return cls(_process(theirs.fileno(), how), ours)
         except BaseException:
             ours.close()
             raise
@@ -40,7 +42,7 @@ _early: list[EngineChild] = []
 def begin_early() -> None:
     """Start the process that the first load of this process's server will take: both import at the same time."""
     with contextlib.suppress(OSError):  # the load tries once more, and tells why not
-        _early.append(EngineChild.spawn(gently=True))
+        _early.append(EngineChild.spawn("early"))
 
 
 def early() -> EngineChild | None:
@@ -48,10 +50,10 @@ def early() -> EngineChild | None:
     return _early.pop() if _early else None
 
 
-def _process(channel: int, gently: bool) -> subprocess.Popen[bytes]:
+def _process(channel: int, how: How) -> subprocess.Popen[bytes]:
     # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
     return subprocess.Popen(
-        [sys.executable, "-P", *COMMAND, str(channel), *(["gently"] if gently else [])],
+        [sys.executable, "-P", *COMMAND, str(channel), *([how] if how else [])],
         pass_fds=(channel,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

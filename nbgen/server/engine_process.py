@@ -41,7 +41,7 @@ class EngineProcess(EngineChannel):
     @classmethod
     async def spawn(cls, log: Logger, *, gently: bool = False) -> EngineProcess:
         """Start the child and take the parent's end of its channel. `gently`: it imports at a low priority."""
-        return await cls.adopt(EngineChild.spawn(gently=gently), log)
+        return await cls.adopt(EngineChild.spawn("gently" if gently else ""), log)
 
     @classmethod
     async def adopt(cls, child: EngineChild, log: Logger) -> EngineProcess:

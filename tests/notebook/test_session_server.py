@@ -24,7 +24,7 @@ def test_a_private_server_loads_unloads_and_ends(
     monkeypatch.setattr("nbgen.notebook.session._private", None)
     server = nbgen.serve(tiny_model)
     (engine,) = psutil.Process(server._process.pid).children()
-    assert engine.cmdline()[-1] == "gently", "it was begun before the server was imported"
+    assert engine.cmdline()[-1] == "early", "it was begun before the server was imported"
     assert "running" in repr(server)
     assert f"log {server._log}" in repr(server)
     assert f"log: {server._log}" in str(nbgen.status())
