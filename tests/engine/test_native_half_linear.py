@@ -23,7 +23,7 @@ from tests.adapters import peft_continuations, save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, greedy, ids
-from tests.soak import seldom, soaking
+from tests.soak import seldom
 
 PROMPTS = [list(range(10, 40)), list(range(50, 57)), [7] * 90]
 PARAMS = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
@@ -121,7 +121,7 @@ def test_every_number_is_itself(dtype: torch.dtype, value: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, soaking(torch.float16)], ids=str)
+@pytest.mark.parametrize("dtype", seldom(HALVES, {torch.float16}), ids=str)
 @pytest.mark.parametrize("model_type", seldom(TYPES, {"qwen3", "olmo", "helium"}))
 def test_answers_are_those_of_the_same_numbers_in_float32(model_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
     half = halved(tmp_path / "half", dtype, model_type, **FAMILIES[model_type].changes)

@@ -146,6 +146,9 @@ async def test_who_asks_while_it_is_stopped_has_it_started_again_unless_it_is_st
             await client.load_adapter("a", "/nonexistent")
         assert client.state == "ready"
     async with stopping(client):
+        await client.start()
+        assert client.state == "ready"
+    async with stopping(client):
         starting = asyncio.create_task(client.start())
         await asyncio.sleep(0)
         await client.stop()

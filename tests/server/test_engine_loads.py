@@ -74,7 +74,9 @@ async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_othe
     try:
         for model, asked, found in (
             ("bundled", "none", None),
+            (None, None, None),
             (str(tiny_model), None, "int8"),
+            (None, "int4", "int4"),
         ):
             await client.load(model, asked)
             assert client.model is not None

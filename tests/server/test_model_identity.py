@@ -56,8 +56,10 @@ def test_it_changes_with_what_computes_and_with_that_alone(server: Server, folde
     rounded = answered(server)
     os.utime(folder / "model.safetensors")
     assert told(server)["identity"] == rounded, "it answers as it was loaded"
+    load(server)
+    changed = answered(server)
     load(server, quantization="none")
-    assert len({plain, rounded, answered(server)}) == 3
+    assert len({plain, rounded, changed, answered(server)}) == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
