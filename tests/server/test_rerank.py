@@ -4,6 +4,7 @@ that write their verdict.
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,6 +158,23 @@ def test_a_model_that_classifies(changing: Server, bert: Reranker) -> None:
     alone = http.post("classify", json={"text": QUERY}).json()["embedding"]
     assert http.post("encode", json={"text": QUERY}).json()["embedding"] == alone
     assert len(alone) == 1
+
+
+def test_texts_are_aborted_by_the_id_of_their_caller(changing: Server, bert: Reranker) -> None:
+    http = changing.serving(bert.folder).http
+
+    def aborted(abort: dict[str, Any]) -> httpx.Response:
+        with ThreadPoolExecutor() as threads:
+            asked = threads.submit(http.post, "classify", json={"text": "a", "rid": "mine"})
+            while not asked.done():
+                http.post("abort_request", json=abort)
+            return asked.result()
+
+    http.post("pause_generation", json={"mode": "retract"})
+    for answer in (aborted({"rid": "mine"}), aborted({"abort_all": True})):
+        assert (answer.status_code, "the request was aborted" in answer.text) == (503, True), answer.text
+    http.post("continue_generation", json={})
+    assert http.post("classify", json={"text": "a", "rid": "mine"}).status_code == 200
 
 
 @pytest.mark.parametrize("route", ["rerank", "v2/rerank"])
