@@ -251,10 +251,14 @@ def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server
 
 @pytest.mark.parametrize(
     "said",
-    [{"problem_type": "multi_label_classification"}, soaking({"sentence_transformers": SIGMOID})],
-    ids=["own", "bent"],
+    [
+        {"problem_type": "multi_label_classification"},
+        {"problem_type": "regression"},
+        soaking({"sentence_transformers": SIGMOID}),
+    ],
+    ids=["own", "measures", "bent"],
 )
-def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
+def test_scores_may_be_of_several_classes_or_measures(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
     several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)
     edit(several.folder / "config.json", **said)
     http = changing.serving(several.folder).http
@@ -265,4 +269,5 @@ def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said
         expected = torch.cat([reference(**each).logits for each in inputs])
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     told = http.post("v1/classify", json={"input": DOCUMENTS, "model": "m"}).json()
-    np.testing.assert_allclose([each["probs"] for each in told["data"]], expected.sigmoid(), atol=1e-4)
+    meant = expected if "regression" in said.values() else expected.sigmoid()
+    np.testing.assert_allclose([each["probs"] for each in told["data"]], meant, atol=1e-4)
