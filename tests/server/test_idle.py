@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sizes = {"hidden_size": 512, "num_key_value_heads": 4, "max_position_embeddings": 16_384}
     model = save_model(folder / "model", **sizes)
     options = ["--dtype=float32", "--NbgenApp.idle_release_seconds=1", "--NbgenApp.idle_unload_seconds=5"]
-    server = Server(folder / "server", f"--model={model}", *options, standby=True)
+    server = Server(folder / "server", f"--model={model}", *options)
     try:
         yield server.ready()
     finally:

@@ -20,7 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sizes = {"hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 2, "max_position_embeddings": 16_384}
     sizes |= {"num_key_value_heads": 4}
     model = save_model(folder / "model", **sizes)
-    server = Server(folder / "server", f"--NbgenApp.model={model}", "--NbgenApp.dtype=float32", standby=True)
+    server = Server(folder / "server", f"--NbgenApp.model={model}", "--NbgenApp.dtype=float32")
     try:
         yield server
     finally:
