@@ -18,7 +18,6 @@ from nbgen.server.app import NbgenApp
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.launch_options import FLAGS, apart
 from tests.server.conftest import PATIENCE, SET_BY_FLAGS, Server, wait_for
-from tests.soak import soaking
 
 QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
 
@@ -117,20 +116,6 @@ def test_numbers_that_no_message_can_hold_are_refused(option: str) -> None:
 def test_a_time_that_is_no_number_is_refused(option: str) -> None:
     with pytest.raises(TraitError, match=option):
         NbgenApp(**{option: float("nan")})
-
-
-@pytest.mark.parametrize("ip", ["0.0.0.0", soaking("*"), soaking("")])
-def test_without_a_token_it_listens_on_loopback_only(tmp_path: Path, ip: str) -> None:
-    result = run("-m", "nbgen", "--allow-root", "--IdentityProvider.token=", f"--ServerApp.ip={ip}", folder=tmp_path)
-    assert result.returncode == 1
-    assert "loopback only" in result.stderr
-
-
-def test_an_option_that_is_given_twice_is_refused_in_a_line(tmp_path: Path) -> None:
-    result = run("-m", "nbgen", "--allow-root", "--device=cpu", "--device=auto", folder=tmp_path)
-    assert result.returncode == 1
-    assert "device only accepts one value, got 2" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Path) -> None:

@@ -126,16 +126,15 @@ def test_what_cannot_be_is_refused(heavy: Server) -> None:
     assert said(heavy)
 
 
+def test_a_crash_while_released_brings_a_whole_engine_back(heavy: Server) -> None:
+    heavy.http.post("release_memory_occupation")
+    heavy.engine().kill()
+    wait_for(lambda: heavy.model()["state"] == "ready", "the engine is back")
+    assert said(heavy)
+
+
 def test_without_a_model_there_is_nothing_to_release(heavy: Server) -> None:
     heavy.http.post("api/v1/model/unload")
     assert heavy.http.post("release_memory_occupation").status_code == 200
     assert heavy.http.post("resume_memory_occupation").status_code == 200
     assert heavy.model()["state"] == "stopped"
-
-
-def test_a_crash_while_released_brings_a_whole_engine_back(heavy: Server) -> None:
-    heavy.ready()
-    heavy.http.post("release_memory_occupation")
-    heavy.engine().kill()
-    wait_for(lambda: heavy.model()["state"] == "ready", "the engine is back")
-    assert said(heavy)
