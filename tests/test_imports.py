@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -116,8 +117,19 @@ def imported(tree: ast.AST) -> Iterator[str]:
             assert node.level == 0, "imports are absolute"
             ours = node.module.count(".") == 0 and node.module == "nbgen"
             yield from (f"nbgen.{alias.name}" if ours else node.module for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and _last(node.func).endswith(("import_module", "__import__")):
             yield from (each.value for each in node.args if isinstance(each, ast.Constant))
+
+
+def _last(called: ast.expr) -> str:
+    """Of a name with dots, what is behind the last."""
+    return getattr(called, "attr", None) or getattr(called, "id", "")
+
+
+@cache
+def imported_by(path: Path) -> set[str]:
+    """Every module that a file names in an import."""
+    return set(imported(ast.parse(path.read_text())))
 
 
 def allowed(module: str, layer: str) -> bool:
@@ -136,8 +148,7 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.na
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
     layer = layer_of(path)
-    modules = set(imported(ast.parse(path.read_text())))
-    assert {m for m in modules if not allowed(m, layer)} == set()
+    assert {m for m in imported_by(path) if not allowed(m, layer)} == set()
 
 
 #: Imported only where the user, or a dependency that is named, has installed them.
@@ -148,7 +159,7 @@ def test_every_package_that_is_imported_is_asked_for() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [asked for name, asked in project["optional-dependencies"].items() if name not in ("test", "check")]
     asked = {re.match(r"[\w-]+", each)[0] for each in sum(extras, project["dependencies"])}
-    roots = {name.partition(".")[0] for path in MODULES for name in imported(ast.parse(path.read_text()))}
+    roots = {name.partition(".")[0] for path in MODULES for name in imported_by(path)}
     installed_by = packages_distributions()
     others = roots - sys.stdlib_module_names - BROUGHT - {"nbgen"}
     unasked = {root for root in others if asked.isdisjoint(_normal(name) for name in installed_by[root])}

@@ -1,5 +1,6 @@
 """A kernel with a console: Jupyter's, Qt's and Spyder's print each output once, and never change it."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,12 +11,10 @@ from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import PATIENCE
 
 
-@pytest.fixture
-def console(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockingKernelClient]:
-    monkeypatch.setenv("NBGEN_URL", connected.url)
-    monkeypatch.setenv("NBGEN_TOKEN", connected.client.token)
+@pytest.fixture(scope="module")
+def console(server: PrivateServer) -> Iterator[BlockingKernelClient]:
     kernel = KernelManager(kernel_name="python3")
-    kernel.start_kernel()
+    kernel.start_kernel(env={**os.environ, "NBGEN_URL": server.url, "NBGEN_TOKEN": server.client.token})
     client = kernel.client()
     client.start_channels()
     client.wait_for_ready(timeout=PATIENCE)

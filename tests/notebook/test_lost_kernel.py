@@ -8,6 +8,7 @@ import pytest
 from nbgen.errors import NotFound
 from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import wait_for
+from tests.soak import soaking
 
 CONNECT = "import sys, nbgen; nbgen.connect(*sys.argv[1:])"
 BUSY = "max_new_tokens=15_000, ignore_eos=True"
@@ -50,7 +51,7 @@ def run_of_a_lost_kernel(server: PrivateServer, *lines: str) -> str:
     "lines",
     [
         (f"chat = nbgen.Chat({BUSY})", PAGE),
-        (f"chat = nbgen.Chat('plans', {BUSY}); chat.chat = 'after_new_chat'", PAGE),
+        soaking((f"chat = nbgen.Chat('plans', {BUSY}); chat.chat = 'after_new_chat'", PAGE)),
         (f"chat = nbgen.Stream('x', {BUSY})", PAGE),
         (f"chat = nbgen.Chat(transport='comm', {BUSY})", PYTHON),
         (f"grid = nbgen.compare('x', temperature=[0, 1], transport='comm', {BUSY})", GRID),
@@ -67,7 +68,7 @@ def test_what_it_alone_could_read_ends_with_it(connected: PrivateServer, lines: 
     "lines",
     [
         (f"chat = nbgen.Chat('plans', {BUSY})", PAGE),
-        (f"chat = nbgen.Chat('plans', transport='comm', {BUSY})", PYTHON),
+        soaking((f"chat = nbgen.Chat('plans', transport='comm', {BUSY})", PYTHON)),
         (f"chat = nbgen.Chat({BUSY})", PYTHON),
     ],
 )

@@ -17,15 +17,12 @@ import psutil
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from transformers import AutoTokenizer
 
 import nbgen
 from nbgen.errors import InvalidRequest
-from nbgen.notebook import display, session
+from nbgen.notebook import display
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient
-from tests.chat_templates import CALLS, THOUGHT, template
-from tests.conftest import save_model
 
 OPTIONS = {"temperature": 0, "max_new_tokens": 3, "progress": False}
 
@@ -187,7 +184,7 @@ def test_a_row_is_let_go_with_its_image_when_it_ends(connected: PrivateServer) -
     tracemalloc.start()
     gc.disable()
     try:
-        answers = nbgen.map(list(range(80)), images=image, concurrency=2, **OPTIONS)
+        answers = nbgen.map(list(range(40)), images=image, concurrency=2, **OPTIONS)
     finally:
         gc.enable()
         tracemalloc.stop()
@@ -283,18 +280,3 @@ def test_rows_that_a_crash_of_the_engine_broke_off_are_asked_again(connected: Pr
     assert rows.error.tolist() == [None] * 10
     assert rows.text.tolist() == [expected] * 10
     assert rows.completion_tokens.tolist() == [300] * 10
-
-
-def test_thoughts_of_a_map_are_those_of_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_model(tmp_path / "thinker")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = template(CALLS["objects"], THOUGHT)
-    tokenizer.save_pretrained(folder)
-    server = PrivateServer(str(folder), options={"standby": False})
-    monkeypatch.setattr(session, "_client", server.client)
-    thinks = {"template_options": {"thinks": True}, "max_new_tokens": 12, "temperature": 0}
-    alone = nbgen.generate("hi", **thinks)
-    assert alone.reasoning
-    answers = nbgen.map(["hi"], progress=False, **thinks)
-    assert (answers.text[0], answers.reasoning[0]) == (alone.text, alone.reasoning)
-    server.stop()

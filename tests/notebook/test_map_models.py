@@ -16,6 +16,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
 from tests.adapters import save_adapter
+from tests.chat_templates import CALLS, THOUGHT, template
 from tests.conftest import save_model, wait_for
 
 OPTIONS = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True, "complete": True, "progress": False}
@@ -24,12 +25,17 @@ LONG = {**OPTIONS, "max_new_tokens": 40, "concurrency": 4}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "mine")
+    """Of a model that thinks where it is told to."""
+    folder = save_model(tmp_path_factory.mktemp("models") / "mine")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template(CALLS["objects"], THOUGHT)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def own(folder: Path) -> Iterator[PrivateServer]:
-    server = PrivateServer(str(folder), options={"standby": False})
+    server = PrivateServer(str(folder), options={"standby": False, "autoload": False})
     yield server
     server.stop()
 
@@ -66,9 +72,6 @@ def test_a_cache_holds_answers_of_each_model_of_a_name(own: PrivateServer, folde
     other = answer()
     assert len({first, rounded, other}) == len(cache.read_text().splitlines()) == 3
     assert answer() == other
-    nbgen.unload()
-    assert nbgen.map(["a"], cache=cache, **OPTIONS).text[0] == other
-    assert nbgen.status().raw["state"] == "stopped", "what is known needs no model"
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
@@ -83,6 +86,14 @@ def test_and_of_each_adapter_of_a_name(folder: Path, cache: Path, tmp_path: Path
     nbgen.unload_adapter("poet")
     assert found[0] != found[1] == found[2]
     assert len(cache.read_text().splitlines()) == 2
+
+
+def test_thoughts_of_a_map_are_those_of_one_answer() -> None:
+    thinks = {"template_options": {"thinks": True}, "max_new_tokens": 12, "temperature": 0}
+    alone = nbgen.generate("hi", **thinks)
+    assert alone.reasoning
+    answers = nbgen.map(["hi"], progress=False, **thinks)
+    assert (answers.text[0], answers.reasoning[0]) == (alone.text, alone.reasoning)
 
 
 def during(cache: Path, act: Any) -> threading.Thread:
@@ -111,7 +122,9 @@ def test_who_unloads_the_model_ends_the_map_with_what_is_done(
     said = capsys.readouterr().out
     assert said.startswith(words)
     assert said.count("\n") == 1
-    assert own.client.model()["state"] == "stopped"
+    row = done.idxmax()
+    assert nbgen.map([f"row {row}"], cache=cache, **LONG).text[0] == answers.text[row]
+    assert own.client.model()["state"] == "stopped", "what is known needs no model"
     rest = nbgen.map([f"row {number}" for number in range(40)], resume=answers, **LONG)
     assert rest.error.isna().all()
 

@@ -128,6 +128,7 @@ def test_a_private_server_that_nobody_asked_for_ends_when_another_is_named(
     assert session._private is (other if asked else None)
 
 
+@pytest.mark.soak
 def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
     script = "import nbgen, os; server = nbgen.serve(); print(server._process.pid, flush=True); os._exit(1)"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)

@@ -14,32 +14,33 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbgen
+from tests.soak import soaking
 
 
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
         ("nbgen.generate('x', temprature=1)", "did you mean 'temperature'"),
-        ("nbgen.map(['x'], temprature=1)", "did you mean 'temperature'"),
+        soaking("nbgen.map(['x'], temprature=1)", "did you mean 'temperature'"),
         ("nbgen.Chat(temprature=1)", "did you mean 'temperature'"),
         ("nbgen.compare('x', temperature=[-1])", "temperature"),
         ("nbgen.generate('x', model='bundled')", "nbgen.load"),
         ("nbgen.genrate('x')", "did you mean 'generate'"),
         ("nbgen.Compare('x')", "did you mean 'compare'"),
-        ("nbgen.nothing_such", "has no attribute 'nothing_such'"),
+        soaking("nbgen.nothing_such", "has no attribute 'nothing_such'"),
         ("nbgen.generate()", "missing 1 required positional argument: 'prompt'"),
-        ("nbgen.logprobs('')", "the prompt is empty"),
+        soaking("nbgen.logprobs('')", "the prompt is empty"),
         ("nbgen.Chat(system=5)", "expected a unicode string, not the int 5"),
         ("nbgen.Chat(height=-5)", "height"),
-        ("nbgen.Stream(5)", "expected a unicode string, not the int 5"),
+        soaking("nbgen.Stream(5)", "expected a unicode string, not the int 5"),
         ("nbgen.connect('http://127.0.0.1:9/')", "nothing answers"),
-        ("nbgen.chat()('')", "the message is empty"),
+        soaking("nbgen.chat()('')", "the message is empty"),
         ("nbgen.chat().stream(5)", "a message is a text, got int"),
-        ("nbgen.chat(system=5)", "system is a text, got int"),
+        soaking("nbgen.chat(system=5)", "system is a text, got int"),
         ("nbgen.generate('x', system=b'be short')", "system is a text, got bytes"),
         ("nbgen.generate('x', max_new_tokens=1).value", "asked for without a schema"),
         ("nbgen.generate('x', max_new_tokens=1).upper()", "its text has: .text.upper"),
-        ("nbgen.monitor(interval_ms=5)", "interval_ms"),
+        soaking("nbgen.monitor(interval_ms=5)", "interval_ms"),
         ("nbgen.register(5, None, inputs={}, outputs={})", "a model's name is made of"),
         ("nbgen.infer(None, {})", "model is the name of one that the server has, got NoneType"),
         ("for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
