@@ -217,5 +217,3 @@ CHANGES: list[Change] = [
     several_adapters, merged_and_switched_off, replaced_layer, other_data, data_in_place, buffer_in_place, parametrized,
     hooked, other_forward, other_function, other_attribute, in_an_object, other_class, patched_class,
 ]  # fmt: skip
-#: Of others of them.
-VARIANTS = {all_switched_off, set_scale, several_adapters, other_class}

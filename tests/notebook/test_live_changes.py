@@ -18,18 +18,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.live import LiveServer
 from tests.conftest import PATIENCE
 from tests.notebook.conftest import unserved
-from tests.notebook.model_changes import (
-    CHANGES,
-    PROMPT,
-    VARIANTS,
-    Change,
-    layer,
-    layers_switched_off,
-    lora,
-    other_adapter,
-    told,
-)
-from tests.soak import seldom
+from tests.notebook.model_changes import CHANGES, PROMPT, Change, layer, layers_switched_off, lora, other_adapter, told
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
@@ -82,7 +71,7 @@ def check(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.T
     return got
 
 
-@pytest.mark.parametrize("change", seldom(CHANGES, VARIANTS), ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_answers_follow(change: Change, live: LiveServer, model: PeftModel, tokenizer: PreTrainedTokenizerBase) -> None:
     before = check(model, tokenizer)
     cached()
