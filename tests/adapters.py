@@ -42,14 +42,17 @@ def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_
     return written
 
 
-def peft_continuations(model: Path, adapter: Path | None, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """Those of several prompts, one at a time."""
+def peft_continuations(
+    model: Path, adapter: Path | None, prompts: list[list[int]], new_tokens: int, found: list[list[int]] | None = None
+) -> list[list[int]]:
+    """Those of several prompts, one at a time. `found` as in `continuation`."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     if adapter is not None:
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, adapter).eval()
-    return [continuation(loaded, prompt, new_tokens) for prompt in prompts]
+    pairs = zip(prompts, found or [None] * len(prompts), strict=True)
+    return [continuation(loaded, prompt, new_tokens, tokens) for prompt, tokens in pairs]
 
 
 def change_config(adapter: Path, **changes: Any) -> None:
