@@ -19,6 +19,7 @@ from tests.conftest import save_model
 from tests.engine import packers
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import generate, ids
+from tests.soak import soaking
 
 PROMPT = [5, 6, 7, 8]
 WRITE = f"""
@@ -107,7 +108,9 @@ def test_layers_that_mark_or_measure_for_the_compiler_bring_none(
     assert leanly(each) == ["[]"] * 4
 
 
-@pytest.mark.parametrize("first", ["import torch._dynamo.utils", "from torch._dynamo import config, is_compiling"])
+@pytest.mark.parametrize(
+    "first", [soaking("import torch._dynamo.utils"), "from torch._dynamo import config, is_compiling"]
+)
 def test_the_compiler_comes_when_a_part_of_it_is_wanted(first: str, leanly: Callable[[str], list[str]]) -> None:
     assert leanly(first + "\n" + COMPILE) == ["[2.0, 2.0]"]
 

@@ -74,7 +74,12 @@ def continuations(model: Path, *adapters: Path | None, found: list[list[int]]) -
     """What peft writes behind the first prompt with each adapter, or with none, and so on."""
     each = len(adapters)
     written = [peft_continuations(model, a, PROMPTS, NEW_TOKENS, found[i::each]) for i, a in enumerate(adapters)]
-    return [answer for answers in zip(*written, strict=True) for answer in answers]
+    return [answer for of_one in zip(*written, strict=True) for answer in of_one]
+
+
+def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[int]]:
+    outputs = generate(assembly, requests)
+    return [ids(outputs[each.rid]) for each in requests]
 
 
 def load(assembly: Assembly, name: str, folder: Path) -> None:
@@ -107,13 +112,12 @@ def test_one_batch_of_all_kinds_writes_what_peft_writes(
 ) -> None:
     cases = [(name, prompt) for prompt in PROMPTS for name in ("", *folders)]
     requests = [request(f"r{i}", prompt, name) for i, (name, prompt) in enumerate(cases)]
-    outputs = generate(assembly, requests)
-    found = [ids(outputs[r.rid]) for r in requests]
+    found = answers(assembly, requests)
     expected = continuations(tiny_model, None, *folders.values(), found=found)
     for index in range(len(KINDS)):
         assert expected[index + 1] != expected[0], "an adapter that changes nothing tests nothing"
     assert found == expected, "in one batch"
-    assert [ids(generate(assembly, [r])[r.rid]) for r in requests] == expected, "alone, on prefix hits"
+    assert [answers(assembly, [r])[0] for r in requests] == expected, "alone, on prefix hits"
 
 
 def test_a_step_that_has_no_memory_for_its_rows_adapts_no_other(
@@ -164,8 +168,7 @@ def test_other_families_too(name: str, tmp_path: Path) -> None:
     assembly = build(model, prefill_chunk=16)
     load(assembly, "a", folder)
     requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "a")]
-    outputs = generate(assembly, requests)
-    found = [ids(outputs[each.rid]) for each in requests]
+    found = answers(assembly, requests)
     expected = continuations(model, None, folder, found=found)
     assert expected[1] != expected[0], "an adapter that changes nothing tests nothing"
     assert found == expected
@@ -179,16 +182,8 @@ def test_who_has_no_adapter_gets_the_same_bits(dtype: str, tiny_model: Path, fol
     wanted = LogprobOptions(start=0, top=5)
     own = [request(f"r{i}", prompt, logprobs=wanted) for i, prompt in enumerate(PROMPTS)]
     others = [request(f"o{i}", [n + 1 for n in prompt]) for i, prompt in enumerate(PROMPTS)]
-    adapters = [*folders]
     expected = generate(plain, own + others)
-    got = generate(
-        adapted,
-        own
-        + [
-            r.__class__(rid=r.rid, input_ids=r.input_ids, params=PARAMS, adapter=adapters[i])
-            for i, r in enumerate(others)
-        ],
-    )
+    got = generate(adapted, own + [request(r.rid, r.input_ids, name) for r, name in zip(others, folders, strict=True)])
     for r in own:
         assert timeless(got[r.rid]) == timeless(expected[r.rid])
     assert ids(got["o0"]) != ids(expected["o0"])
@@ -328,8 +323,7 @@ def test_a_layer_that_gets_other_rows_than_tokens_is_refused(tmp_path: Path) -> 
     folder = save_adapter(tmp_path / "plain", model, target_modules=["in_proj"])
     load(assembly, "plain", folder)
     requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "plain")]
-    outputs = generate(assembly, requests)
-    found = [ids(outputs[r.rid]) for r in requests]
+    found = answers(assembly, requests)
     assert found == continuations(model, None, folder, found=found)
 
 
