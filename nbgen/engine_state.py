@@ -65,9 +65,10 @@ class ModelInfo(Struct, frozen=True):
     routed_experts: int = 0
     #: Whether it computes embeddings instead of text.
     is_embedding: bool = False
-    #: For a classifier: the names of its classes, and whether a text may belong to several of them.
+    #: For a classifier: the names of its classes, and transformers' word for what its scores mean, "" where it has none
+    #: ("multi_label_classification": a text may be of several classes; "regression": they are measures, no classes).
     labels: list[str] = msgspec.field(default_factory=list)
-    labels_overlap: bool = False
+    problem_type: str = ""
     #: For a reranker whose chat template asks whether a document answers a query: its tokens for yes and for no.
     verdicts: list[int] = msgspec.field(default_factory=list)
     #: Media that a prompt may hold besides text: some of "image", "audio", "video".

@@ -110,7 +110,8 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
 
     def loop(channel: Channel, made: Assembly | EmbeddingModel) -> Loop | EmbeddingLoop:
         if isinstance(made, EmbeddingModel):
-            return EmbeddingLoop(channel, made, first.config.max_waiting, first.config.run_seconds)
+            limits = first.config.max_waiting, first.config.run_seconds, first.config.queue_seconds
+            return EmbeddingLoop(channel, made, *limits)
         return Loop(channel, made)
 
     serve(channel, first.config.model, make, messages, loop)

@@ -42,7 +42,7 @@ class Deadlines:
                 if now - sequence.started > self._run:
                     yield sequence, _ran(self._run)
             elif now - max(sequence.arrived, self._ran.get(sequence.group, 0.0)) > self._queue:
-                yield sequence, _waited(self._queue)
+                yield sequence, waited(self._queue)
 
     def shift(self, sequences: Iterable[Sequence], since: float, now: float) -> None:
         """Do not count the time from `since` to `now`, in which nothing could run; sequences may have arrived in it."""
@@ -53,7 +53,8 @@ class Deadlines:
         self._ran = {group: at + now - since for group, at in self._ran.items()}
 
 
-def _waited(seconds: float) -> FinishReason:
+def waited(seconds: float) -> FinishReason:
+    """For a request that waited so long for its turn."""
     words = f"the request waited {seconds:g} seconds for its turn, as long as one may: try again later"
     return FinishReason.failure(words, 503)
 

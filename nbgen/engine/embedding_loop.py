@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from nbgen.commands import (
@@ -23,6 +24,7 @@ from nbgen.commands import (
 from nbgen.engine import memory
 from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
+from nbgen.engine.deadlines import waited
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.engine.endings import ABORTED, ended_by
 from nbgen.engine.loop import STATUS_SECONDS
@@ -58,15 +60,28 @@ class Prompt(NamedTuple):
     ids: list[int]
     #: For a query with a document: which of the two each token belongs to.
     types: list[int]
+    #: Monotonic seconds; while the loop is paused no time counts.
+    since: float
 
 
 class EmbeddingLoop:
-    """Serves one embedding model to the server at the other end of `channel`; at most `max_waiting` texts wait."""
+    """Serves one embedding model to the server at the other end of `channel`.
 
-    def __init__(self, channel: Channel, model: EmbeddingModel, max_waiting: int, run_seconds: float | None) -> None:
+    At most `max_waiting` texts wait, and none longer than `queue_seconds`; None: no limit.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        model: EmbeddingModel,
+        max_waiting: int,
+        run_seconds: float | None,
+        queue_seconds: float | None = None,
+    ) -> None:
         self._channel = channel
         self._model = model
         self._max_waiting = max_waiting
+        self._queue_seconds = float("inf") if queue_seconds is None else queue_seconds
         #: Waiting texts by request id, in order of arrival.
         self._waiting: dict[str, Prompt] = {}
         self._paused = self._closed = False
@@ -106,9 +121,7 @@ class EmbeddingLoop:
             case PauseGeneration():
                 self._pause(ends_requests=message.mode == "abort")
             case ContinueGeneration():
-                with self._changed:
-                    self._paused = False
-                    self._changed.notify()
+                self._go_on()
             case ReleaseMemory() | ResumeMemory():
                 words = "an embedding model has no memory to release but the model itself: unload it"
                 self._channel.send(MemoryState(rid=message.rid, error=words))
@@ -124,11 +137,19 @@ class EmbeddingLoop:
         for rid in ended:
             self._end(rid, ABORTED)
 
+    def _go_on(self) -> None:
+        with self._changed:
+            if self._paused:
+                now = time.monotonic()
+                self._waiting = {rid: prompt._replace(since=now) for rid, prompt in self._waiting.items()}
+            self._paused = False
+            self._changed.notify()
+
     def _admit(self, request: Request) -> None:
         try:
             match request:
                 case EmbedRequest():
-                    prompt = Prompt(request.rid, *self._tokens(request))
+                    prompt = Prompt(request.rid, *self._tokens(request), time.monotonic())
                     with self._changed:
                         self._waiting[prompt.rid] = prompt
                         self._changed.notify()
@@ -174,10 +195,24 @@ class EmbeddingLoop:
         """The first waiting texts that fit into one batch; empty after STATUS_SECONDS without any, or while paused."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._waiting and not self._paused), STATUS_SECONDS)
-            batch = [] if self._closed or self._paused else _fitting(self._waiting.values())
-            for prompt in batch:
-                del self._waiting[prompt.rid]
+            if self._closed or self._paused:
+                return []
+            late = self._take(self._late())
+            batch = self._take(_fitting(self._waiting.values()))
+        for prompt in late:
+            self._end(prompt.rid, waited(self._queue_seconds))
         return batch
+
+    def _late(self) -> list[Prompt]:
+        """Texts that have waited too long: the first of those that wait."""
+        now = time.monotonic()
+        return list(takewhile(lambda prompt: now - prompt.since > self._queue_seconds, self._waiting.values()))
+
+    def _take(self, prompts: list[Prompt]) -> list[Prompt]:
+        """These, which no longer wait."""
+        for prompt in prompts:
+            del self._waiting[prompt.rid]
+        return prompts
 
     def _embed(self, wanted: list[Prompt]) -> None:
         try:

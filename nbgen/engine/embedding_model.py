@@ -41,7 +41,7 @@ class EmbeddingModel:
         self._text = self._model.config.get_text_config()
         self._pad = getattr(self._text, "pad_token_id", None)
         labels = _labels(self._model.config) if self.classifies else []
-        overlap = said.mode == "chances" or getattr(self._model.config, "problem_type", None) == MANY
+        problem = MANY if said.mode == "chances" else getattr(self._model.config, "problem_type", None) or ""
         if labels:
             self.pooling = said = said._replace(mode="scores")  # clients get probabilities from these
         looks_ahead = self._looks_ahead(config.model)
@@ -59,7 +59,7 @@ class EmbeddingModel:
             hidden_size=width,
             is_embedding=True,
             labels=labels,
-            labels_overlap=bool(labels) and overlap,
+            problem_type=problem if labels else "",
         )
 
     @property

@@ -45,7 +45,7 @@ class LaterModule(ModuleType):
         return import_module(self.__name__)
 
 
-class _Parts(MetaPathFinder, Loader):
+class _Parts(MetaPathFinder):
     """Has a lazy module imported before its submodules, except for those that do not need it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -54,10 +54,23 @@ class _Parts(MetaPathFinder, Loader):
         if not isinstance(later, LaterModule) or part in later.__alone__:
             return None
         later.come()
-        return ModuleSpec(name, self) if name in sys.modules else None
+        return imported_meanwhile(name)
+
+
+def imported_meanwhile(name: str) -> ModuleSpec | None:
+    """What a finder says that has imported another module, which has imported this one or not."""
+    module = sys.modules.pop(name, None)  # or the import would run it again
+    return None if module is None else ModuleSpec(name, _Imported(module))
+
+
+class _Imported(Loader):
+    """Of a module that has been imported."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[spec.name]
+        return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to do: it was imported with its package."""
+        vars(module)["__spec__"] = self._spec  # as some let nobody set what is no option

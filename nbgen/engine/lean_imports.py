@@ -2,8 +2,8 @@
 
 transformers is told that torch's distributed tensors, accelerate and torchao are not installed, and does without them.
 torch's compiler, which only marks functions here, is imported when anything else of it is used. So is the algebra of
-symbolic shapes, which torch only asks whether a number is a symbol. And the list of transformers' models is kept from
-one start to the next.
+symbolic shapes, which torch only asks whether a number is a symbol, and of functions that tell shapes. And the list of
+transformers' models is kept from one start to the next.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nbgen.engine import checkpoint, packed_layers, quantized_checkpoint
 from nbgen.engine.later_module import put_off
 from nbgen.engine.light_imports import import_anew
 from nbgen.engine.model_list import model_list_kept
+from nbgen.engine.shape_functions import import_shape_functions, import_torch
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
@@ -81,8 +82,7 @@ def import_leanly(name: str) -> None:
 
 
 def _import_leanly(name: str) -> None:
-    import torch
-
+    torch = import_torch()
     before, has_distributed = set(sys.modules), torch.distributed.is_available
     torch.distributed.is_available = lambda: False
     sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))  # type: ignore[arg-type]  # None: absent
@@ -93,6 +93,7 @@ def _import_leanly(name: str) -> None:
     except Exception:  # another version of transformers, which needs more
         log.info("transformers is imported whole", exc_info=True)
         torch.distributed.is_available = has_distributed
+        import_shape_functions()
         import_anew(name, before)
 
 

@@ -13,6 +13,7 @@ import torch
 from nbgen.engine import memory
 from nbgen.engine.checkpoint import weight_bytes
 from nbgen.engine.quantized_checkpoint import description
+from nbgen.engine.shape_functions import import_shape_functions
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
@@ -62,11 +63,20 @@ def check_memory(folder: Path, quantization: str | None, device: torch.device, n
 def _parameters(architecture: Any, auto: Any) -> int:
     """The number of weights of the model that transformers would make; 0 where it cannot be made without numbers."""
     try:
-        with torch.device("meta"):
-            model = auto.from_config(copy.deepcopy(architecture))
-    except (RuntimeError, NotImplementedError):
+        try:
+            model = _without_numbers(architecture, auto)
+        except NotImplementedError:  # an operation whose shape torch does not know in C++
+            import_shape_functions()
+            model = _without_numbers(architecture, auto)
+    except RuntimeError:
         return 0
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _without_numbers(architecture: Any, auto: Any) -> torch.nn.Module:
+    with torch.device("meta"):
+        model: torch.nn.Module = auto.from_config(copy.deepcopy(architecture))
+    return model
 
 
 def _most_weights(held: dict[str, Entry], quantized: bool) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -117,8 +117,8 @@ def check_classes(model: ModelInfo) -> None:
 
 
 def classify_body(outputs: list[EmbedOutput], model: ModelInfo) -> bytes:
-    """The answer of `/v1/classify`: the probability of each class for each text."""
-    bent = _sigmoid if model.labels_overlap else _softmax
+    """The answer of `/v1/classify`: the probability of each class for each text, or each measure as it is."""
+    bent = BENT.get(model.problem_type, _softmax)
     chances = [bent(_vector(output)) for output in outputs]
     data = [
         {"index": index, "label": model.labels[int(each.argmax())], "probs": each.tolist(), "num_classes": len(each)}
@@ -181,6 +181,13 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 def _sigmoid(scores: np.ndarray) -> np.ndarray:
     chances: np.ndarray = np.exp(-np.logaddexp(0, -scores))
     return chances
+
+
+#: How scores become what is told of each class, by the model's `problem_type`.
+BENT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "multi_label_classification": _sigmoid,
+    "regression": lambda scores: scores,
+}
 
 
 def _vector(output: EmbedOutput) -> np.ndarray:

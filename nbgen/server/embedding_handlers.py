@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InternalError, Unavailable
@@ -14,7 +14,7 @@ from nbgen.protocols.rerank import Scored
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import OpenaiHandler
-from nbgen.server.question import ask, started_model
+from nbgen.server.question import started_model
 from nbgen.server.sglang_handlers import SglangHandler
 
 EmbeddingRequest = EmbedRequest | GenerateRequest
@@ -23,14 +23,17 @@ EmbeddingRequest = EmbedRequest | GenerateRequest
 class EmbeddingHandler(ModelNeededHandler):
     """Asks the engine for all vectors of a call at once. The first refusal answers the call; a disconnect ends it."""
 
-    async def answer(self, requests: Iterable[EmbeddingRequest], body: Callable[[list[EmbedOutput]], bytes]) -> None:
-        """Answer with the body made of each request's vector, in order."""
-        outputs = [_vector(answer) for answer in await self.ask_all(requests)]
+    async def answer(
+        self, requests: Sequence[EmbeddingRequest], body: Callable[[list[EmbedOutput]], bytes], ids: Sequence[str] = ()
+    ) -> None:
+        """Answer with the body made of each request's vector, in order. `ids`: the caller's, which abort them."""
+        outputs = [_vector(answer) for answer in await self.ask_all(requests, ids)]
         await self.write_whole(await off_loop(sum(len(output.data) for output in outputs), body, outputs))
 
-    async def ask_all(self, requests: Iterable[EmbeddingRequest]) -> list[Scored]:
+    async def ask_all(self, requests: Sequence[EmbeddingRequest], ids: Sequence[str] = ()) -> list[Scored]:
         """The engine's answer to each, in order. Raises the first refusal."""
-        tasks = [asyncio.create_task(self._one(request)) for request in requests]
+        named = zip(requests, ids or [each.rid for each in requests], strict=True)
+        tasks = [asyncio.create_task(self._one(request, id)) for request, id in named]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -43,8 +46,8 @@ class EmbeddingHandler(ModelNeededHandler):
             raise Unavailable("the model was stopped meanwhile")
         return model
 
-    async def _one(self, request: EmbeddingRequest) -> Scored:
-        answer = await ask(self.engine, request)
+    async def _one(self, request: EmbeddingRequest, id: str) -> Scored:
+        answer = await self.runs.questions.ask(self.engine, request, id)
         match answer:
             case GenerateOutput(finish_reason=FinishReason(type="abort") as reason):
                 raise Unavailable(reason.message or "the request was stopped")
@@ -92,7 +95,7 @@ class EncodeHandler(SglangHandler, EmbeddingHandler):
         def body(outputs: list[EmbedOutput]) -> bytes:
             return embeddings.encode_body(call, outputs, time.monotonic() - started)
 
-        await self.serve(self.answer(call.requests, body))
+        await self.serve(self.answer(call.requests, body, call.ids))
 
     put = post
 

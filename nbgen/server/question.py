@@ -1,4 +1,4 @@
-"""Asks the engine for a single answer and awaits it: a tokenization, a single token. Knows no dialect."""
+"""Asks the engine for a single answer and awaits it: a tokenization, a vector, a single token. Knows no dialect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import uuid
 
 from nbgen.engine_state import ModelInfo
-from nbgen.errors import NbgenError, anew
+from nbgen.errors import NbgenError, Unavailable, anew
 from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer, TokenizeRequest
 from nbgen.server.engine_client import EngineClient
 
@@ -31,6 +31,27 @@ class Question:
             self.answer.set_exception(anew(error))
 
 
+class Questions:
+    """Those in flight, each with the id that its caller gave it, by which it may be aborted."""
+
+    def __init__(self) -> None:
+        self._open: dict[Question, str] = {}
+
+    async def ask(self, engine: EngineClient, request: Request, id: str) -> Answer:
+        """As the function `ask`; raises Unavailable, too, where the question is aborted."""
+        self._open[question := Question()] = id
+        try:
+            return await _answer(engine, request, question)
+        finally:
+            del self._open[question]
+
+    def abort(self, id: str | None = None) -> None:
+        """End those of exactly this id; None: all."""
+        for question, given in self._open.items():
+            if id is None or given == id:
+                question.fail(Unavailable("the request was aborted"))
+
+
 async def ask_tokenizer(engine: EngineClient, request: Request) -> TokenizerAnswer:
     """The engine's answer to a request for its tokenizer."""
     answer = await ask(engine, request)
@@ -47,7 +68,10 @@ async def started_model(engine: EngineClient) -> ModelInfo | None:
 
 async def ask(engine: EngineClient, request: Request, seconds: float | None = None) -> Answer:
     """The engine's first answer, starting the engine if need be. Raises its refusal, or TimeoutError."""
-    question = Question()
+    return await _answer(engine, request, Question(), seconds)
+
+
+async def _answer(engine: EngineClient, request: Request, question: Question, seconds: float | None = None) -> Answer:
     engine.submit(request, question)
     try:
         return await asyncio.wait_for(question.answer, seconds)

@@ -19,6 +19,7 @@ from nbgen.protocols.native import Message
 from nbgen.protocols.sample import Sample, usage
 from nbgen.server.chats import Chats
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.question import Questions
 from nbgen.server.reader import Reader
 
 log = logging.getLogger(__name__)
@@ -206,6 +207,7 @@ class Runs:
         self._live: dict[str, Run] = {}
         self._finished: dict[str, Run] = {}
         self.chats = Chats()
+        self.questions = Questions()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -264,7 +266,8 @@ class Runs:
         return {id: place for place, id in enumerate(run.id for run in self._live.values() if not run.outputs)}
 
     def abort(self, id: str) -> None:
-        """End the run of exactly this id, if it is alive."""
+        """End the run of exactly this id, if it is alive, and the texts of that id whose vectors are awaited."""
+        self.questions.abort(id)
         if id in self._live:
             self._engine.abort(id)
 
@@ -274,7 +277,8 @@ class Runs:
             self._engine.abort(run.id)
 
     def abort_all(self) -> None:
-        """End every run that is alive."""
+        """End every run that is alive, and whatever awaits vectors."""
+        self.questions.abort()
         for id in tuple(self._live):
             self._engine.abort(id)
 

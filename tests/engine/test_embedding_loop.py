@@ -1,5 +1,7 @@
 """The loop of an embedding model: what it is told beside texts, and where its model fails or takes long."""
 
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from nbgen.messages import (
     TokenizerAnswer,
     TokenizeRequest,
 )
+from tests.conftest import PATIENCE
 from tests.engine.conftest import tokenizer_of
 from tests.engine.test_loop import PROMPT, Lasting, Served, fails
 
@@ -118,6 +121,38 @@ def test_texts_that_nobody_wants_any_more_leave_their_places_to_others(embedding
     heard = embedding.until(lambda message: isinstance(message, EmbedOutput | StepOutputs))
     assert isinstance(heard[-1], EmbedOutput)
     assert heard[-1].rid == "r"
+
+
+def test_a_text_that_waits_too_long_for_its_turn_is_told_and_a_pause_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(embedding_loop, "time", clock)
+
+    def encode(prompts: list[list[int]], _types: list[list[int]]) -> torch.Tensor:
+        if [3] in prompts:
+            started.set()
+            assert waits.acquire(timeout=PATIENCE)
+            passed[0] += 100
+        return torch.zeros(len(prompts), 2)
+
+    started, waits = threading.Event(), threading.Semaphore(0)
+    info = SimpleNamespace(name="zeros", vocab_size=100, context_length=100)
+    model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=encode)
+    served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None, queue_seconds=60))
+    served.send(EmbedRequest(rid="long", input_ids=[3]))
+    assert started.wait(PATIENCE)
+    served.send(EmbedRequest(rid="late", input_ids=[4]), LoadAdapter(rid="a", name="x", folder="y"))
+    served.until(lambda message: isinstance(message, AdapterState))  # which is heard after that text
+    waits.release()
+    assert "waited 60 seconds" in served.outputs("late")["late"][-1].finish_reason.message
+    served.send(PauseGeneration(mode="retract"), EmbedRequest(rid="paused", input_ids=[5]))
+    served.until(lambda message: isinstance(message, EngineStatus) and message.waiting == 1)
+    passed[0] += 100
+    served.send(ContinueGeneration())
+    assert served.until(lambda message: isinstance(message, EmbedOutput))[-1].rid == "paused"
+    served.close()
 
 
 def test_a_batch_of_texts_that_lasts_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.lean_imports import is_plain
+from nbgen.engine.shape_functions import KNOWN
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
@@ -52,6 +54,7 @@ LEFT_OUT = {
     "sympy.core",
     "torchao",
     "accelerate",
+    *(["torch._refs"] if metadata.version("torch").startswith(KNOWN) else []),
 }
 ASK = f"print(sorted(name for name in {LEFT_OUT} if sys.modules.get(name)))"
 COMPILE = "import torch; print(torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2)).tolist())"
@@ -108,8 +111,28 @@ def test_layers_that_mark_or_measure_for_the_compiler_bring_none(
     assert leanly(each) == ["[]"] * 4
 
 
+def test_a_model_whose_shapes_torch_tells_in_python_alone_is_made_and_measured(
+    leanly: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """As is one whose masks are made by torch's `vmap`; and all come in order, whichever is imported first."""
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    folder = str(save_model(tmp_path, rope_parameters=rope | {"original_max_position_embeddings": 64}))
+    made = "from transformers import AutoConfig, AutoModelForCausalLM as auto; from nbgen.engine import model_size"
+    asked = f"print(model_size._parameters(AutoConfig.from_pretrained({folder!r}), auto))"
+    build = f"from tests.engine.conftest import build; print(build({folder!r}).model.parameters)"
+    assert len(set(leanly("\n".join([made, asked, build])))) == 1
+    print_masks = "print(torch.func.vmap(torch.sum)(torch.ones(2, 3)).tolist()); torch.Generator()"
+    for first in ("torch", "torch._prims, torch._refs, torch.utils._content_store"):
+        assert leanly(f"import {first}; {print_masks}") == ["[3.0, 3.0]"]
+
+
 @pytest.mark.parametrize(
-    "first", [soaking("import torch._dynamo.utils"), "from torch._dynamo import config, is_compiling"]
+    "first",
+    [
+        soaking("import torch._dynamo.utils"),
+        "from torch._dynamo import config, is_compiling",
+        soaking("from torch._subclasses.fake_tensor import FakeTensorMode; FakeTensorMode()"),
+    ],
 )
 def test_the_compiler_comes_when_a_part_of_it_is_wanted(first: str, leanly: Callable[[str], list[str]]) -> None:
     assert leanly(first + "\n" + COMPILE) == ["[2.0, 2.0]"]

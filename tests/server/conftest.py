@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 TOKEN = "a-test-token"
 #: Of an httpx client: certificates, which nobody here asks for, take it longer to read than a call takes.
 CALLER: dict[str, Any] = {"timeout": PATIENCE, "verify": False}
+#: What flags set, by its name in `/server_info`, and the options of Jupyter's that do.
+SET_BY_FLAGS = {
+    "incremental_streaming_output": "incremental_streaming_output",
+    "allow_auto_truncate": "allow_auto_truncate",
+    "enable_torch_compile": "compile",
+    "enable_custom_logit_processor": "enable_custom_logit_processor",
+}
 BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
 
 
@@ -297,6 +304,7 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Itera
         "--NbgenApp.model=/nonexistent/model",
         f"--NbgenApp.model_repository={repository}",
         "--NbgenApp.grpc_port=0",
+        *(f"--NbgenApp.{name}=True" for name in SET_BY_FLAGS.values()),
     )
     server = Server(tmp_path_factory.mktemp("jupyter"), *arguments, app="jupyter_server", base="/user/x/")
     yield server

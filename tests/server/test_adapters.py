@@ -44,13 +44,14 @@ def adapted(long_model: Path, folders: dict[str, Path], tmp_path_factory: pytest
 
 
 @pytest.fixture
-def server(adapted: Server, folders: dict[str, Path]) -> Iterator[Server]:
+def server(adapted: Server, folders: dict[str, Path], long_model: Path) -> Server:
     """The same, as it is after its start."""
-    yield adapted
+    adapted.serving(long_model)
     change(adapted, "load", lora_name="a", lora_path=str(folders["b"]))
     for name in change(adapted, "unload", lora_name="a")["loaded_adapters"]:
         change(adapted, "unload", lora_name=name)
     assert change(adapted, "load", lora_name="a", lora_path=str(folders["a"]))["loaded_adapters"].keys() == {"a"}
+    return adapted
 
 
 def ask(server: Server, **fields: Any) -> httpx.Response:
@@ -189,13 +190,12 @@ def test_errors_are_answers(server: Server, folders: dict[str, Path], long_model
     assert ask(server, lora_path="").status_code == 200
 
 
-def test_a_new_engine_process_has_the_adapters_too(
-    server: Server, long_model: Path, expected: dict[str | None, list[int]]
+def test_a_new_engine_process_has_the_adapters_too_unless_it_has_another_model(
+    server: Server, tiny_model: Path, expected: dict[str | None, list[int]]
 ) -> None:
     first = server.engine()
     first.kill()
     wait_for(lambda: server.model()["state"] == "ready" and server.model()["engine_pid"] != first.pid, "it is back")
     assert ask(server, lora_path="a").json()["output_ids"] == expected["a"]
-    events(server.http, "POST", "api/v1/model/load", json={"model": "bundled"})
+    server.serving(tiny_model)
     assert "never been loaded" in ask(server, lora_path="a").text, "another model's"
-    server.serving(long_model)

@@ -17,8 +17,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.server.app import NbgenApp
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.launch_options import FLAGS, apart
-from tests.server.conftest import PATIENCE, Server, wait_for
-from tests.soak import soaking
+from tests.server.conftest import PATIENCE, SET_BY_FLAGS, Server, wait_for
 
 QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
 
@@ -61,15 +60,10 @@ def test_the_engine_s_options_are_told_in_the_words_of_its_configuration() -> No
     assert {name: getattr(EngineOptions, name).help for name in words} == words
 
 
-SET_BY_FLAGS = (
-    "incremental_streaming_output",
-    "allow_auto_truncate",
-    "enable_torch_compile",
-    "enable_custom_logit_processor",
-)
-
-
-def test_it_starts_with_every_flag(tmp_path: Path) -> None:
+def test_it_starts_with_every_flag_and_logs_no_token_in_the_address_of_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBGEN_URL", "http://gpu:8000/lab?token=its-secret")
     options = ["--stream-interval=3", '--preferred-sampling-params={"temperature": 0}']
     server = Server(tmp_path, *QUICK, *(f"--{flag}" for flag in FLAGS), *options)
     try:
@@ -84,6 +78,9 @@ def test_it_starts_with_every_flag(tmp_path: Path) -> None:
         assert 0 < time.time() - said["startup_time"] < 600
     finally:
         server.stop()
+    log = server.log.read_text()
+    assert "http://gpu:8000/lab" in log
+    assert "its-secret" not in log
 
 
 def test_where_it_listens_what_opens_it_and_its_adapters_may_be_said_as_to_sglang(tmp_path: Path) -> None:
@@ -96,16 +93,10 @@ def test_where_it_listens_what_opens_it_and_its_adapters_may_be_said_as_to_sglan
     assert apart(["--lora-paths", '{"a": "/x"}', "--model=m"]) == ['--lora-paths={"a": "/x"}', "--model=m"]
 
 
-def test_inside_jupyter_options_have_their_long_names(tmp_path: Path) -> None:
-    names = ("incremental_streaming_output", "allow_auto_truncate", "compile", "enable_custom_logit_processor")
-    options = ["--ServerApp.jpserver_extensions=nbgen=True", *(f"--NbgenApp.{name}=True" for name in names)]
-    server = Server(tmp_path, *QUICK, *options, app="jupyter_server")
-    try:
-        said = server.http.get("server_info").json()
-        assert said["launch_command"] is None
-        assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
-    finally:
-        server.stop()
+def test_inside_jupyter_options_have_their_long_names(jupyter: Server) -> None:
+    said = jupyter.http.get("server_info").json()
+    assert said["launch_command"] is None
+    assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
 
 
 @pytest.mark.parametrize("option", ["context_length", "kv_cache_bytes", "queue_seconds", "run_seconds", "threads"])
@@ -127,20 +118,6 @@ def test_a_time_that_is_no_number_is_refused(option: str) -> None:
         NbgenApp(**{option: float("nan")})
 
 
-@pytest.mark.parametrize("ip", ["0.0.0.0", soaking("*"), soaking("")])
-def test_without_a_token_it_listens_on_loopback_only(tmp_path: Path, ip: str) -> None:
-    result = run("-m", "nbgen", "--allow-root", "--IdentityProvider.token=", f"--ServerApp.ip={ip}", folder=tmp_path)
-    assert result.returncode == 1
-    assert "loopback only" in result.stderr
-
-
-def test_an_option_that_is_given_twice_is_refused_in_a_line(tmp_path: Path) -> None:
-    result = run("-m", "nbgen", "--allow-root", "--device=cpu", "--device=auto", folder=tmp_path)
-    assert result.returncode == 1
-    assert "device only accepts one value, got 2" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Path) -> None:
     server = Server(tmp_path, *QUICK, token="")
     try:
@@ -155,17 +132,6 @@ def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Pa
                 assert client.get("flush_cache", headers={"Sec-Fetch-Site": site}).status_code == status
     finally:
         server.stop()
-
-
-def test_a_token_in_the_address_of_another_server_stands_in_no_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NBGEN_URL", "http://gpu:8000/lab?token=its-secret")
-    server = Server(tmp_path, *QUICK)
-    server.stop()
-    log = server.log.read_text()
-    assert "http://gpu:8000/lab" in log
-    assert "its-secret" not in log
 
 
 def test_the_runtime_file_tells_where_and_with_which_key(jupyter: Server) -> None:

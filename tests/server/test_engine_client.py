@@ -56,8 +56,12 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         psutil.Process(first).send_signal(signal.SIGSTOP)
         with monkeypatch.context() as patch:
             patch.setattr(silence, "SILENT_SECONDS", 1)
+            commands = client.change_memory(ReleaseMemory, ["kv_cache"]), client.load_adapter("a", "/nonexistent")
+            async with asyncio.timeout(PATIENCE):
+                ends = await asyncio.gather(*commands, return_exceptions=True)
             await until(lambda: heard.error)
-        assert isinstance(heard.error, EngineStopped)
+        assert [type(end) for end in (heard.error, *ends)] == [EngineStopped] * 3
+        assert heard.error is not None
         assert "did not answer" in heard.error.message
         await client.start()
         assert client.pid != first
@@ -70,22 +74,6 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
     assert not second.is_running()
     with pytest.raises(Unavailable, match="stopping"):
         client.submit(long_request("late"), Heard())
-
-
-async def test_an_engine_that_stands_still_leaves_nobody_waiting_for_its_memory_or_an_adapter(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
-    try:
-        await client.start()
-        psutil.Process(client.pid).send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(silence, "SILENT_SECONDS", 1)
-        commands = client.change_memory(ReleaseMemory, ["kv_cache"]), client.load_adapter("a", "/nonexistent")
-        async with asyncio.timeout(PATIENCE):
-            ends = await asyncio.gather(*commands, return_exceptions=True)
-        assert [type(end) for end in ends] == [EngineStopped, EngineStopped]
-    finally:
-        await client.close(0)
 
 
 async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
@@ -168,12 +156,6 @@ async def test_no_engine_is_started_of_a_version_that_the_server_is_not(monkeypa
     await until(lambda: heard.error)
     assert isinstance(heard.error, Unavailable)
     assert re.search(r"nbgen 0\.0\.1 was replaced by .* restart the server", heard.error.message)
-    monkeypatch.undo()
-    await client.start()
-    monkeypatch.setattr(nbgen, "__version__", "0.0.1")
-    with pytest.raises(Unavailable, match="was replaced by"):
-        await client.load(quantization="int8")
-    assert client.state == "ready", "the model that runs is not given up for it"
     await client.close(0)
 
 
@@ -231,7 +213,9 @@ async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: p
     assert client.state == "failed"
 
 
-async def test_a_fault_of_a_load_leaves_an_engine_alone_that_a_request_has_started(tiny_model: Path) -> None:
+async def test_a_load_that_is_at_fault_or_refused_leaves_an_engine_alone_that_a_request_has_started(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
     client.will_start()
     client.abandon(RuntimeError("before it had begun"))
@@ -240,6 +224,10 @@ async def test_a_fault_of_a_load_leaves_an_engine_alone_that_a_request_has_start
     client.abandon(RuntimeError("of the load at the server's start"))
     await until(lambda: heard.outputs or heard.error)
     assert (heard.error, client.state) == (None, "ready")
+    monkeypatch.setattr(nbgen, "__version__", "0.0.1")
+    with pytest.raises(Unavailable, match="was replaced by"):
+        await client.load(quantization="int8")
+    assert client.state == "ready", "the model that runs is not given up for it"
     await client.close(0)
 
 

@@ -50,11 +50,17 @@ def test_a_run_shows_the_loading_and_many_waiters_share_one_start(mortal: Server
     assert [engine.pid for engine in engines] == [mortal.model()["engine_pid"]]
 
 
-def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> None:
+def test_a_killed_engine_ends_streams_at_once_refuses_who_waits_and_comes_back(mortal: Server) -> None:
     before = mortal.ready().http.post("generate", json={"text": "hello", "sampling_params": GREEDY}).json()["text"]
     run = {"prompt": "a", "params": BUSY, "id": "lost", "stream": False}
-    waiting = threading.Thread(target=mortal.http.post, args=("api/v1/runs",), kwargs={"json": run})
-    waiting.start()
+    answers: list[httpx.Response] = []
+    call = {"text": "a", "sampling_params": BUSY}
+    callers = [
+        threading.Thread(target=mortal.http.post, args=("api/v1/runs",), kwargs={"json": run}),
+        threading.Thread(target=lambda: answers.append(mortal.http.post("generate", json=call))),
+    ]
+    for caller in callers:
+        caller.start()
     sglang = {"text": "a", "sampling_params": BUSY, "stream": True}
     message = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": BUSY["max_new_tokens"]}
     message |= {"ignore_eos": True, "stream": True}
@@ -62,12 +68,14 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
         mortal.http.stream("POST", "generate", json=sglang) as answer,
         mortal.http.stream("POST", "v1/messages", json=message) as other,
     ):
-        wait_for(lambda: mortal.http.get("api/v1/runs/lost").json().get("seq"), "both have output")
+        wait_for(lambda: mortal.http.get("api/v1/runs/lost").json().get("seq"), "it has output")
+        wait_for(lambda: (mortal.model()["status"] or {}).get("running") == 4, "all run")
         mortal.engine().kill()
         wait_for(lambda: mortal.http.get("health").status_code == 503, "health is red")
         *_, error, done = Decoder().feed(answer.read())
         *_, failed = Decoder().feed(other.read())
-        waiting.join(PATIENCE)
+        for caller in callers:
+            caller.join(PATIENCE)
     assert done.data == "[DONE]"
     words = "the engine was killed (signal 9), perhaps for want of memory; it is starting again"
     assert json.loads(error.data)["error"] | {"type": ""} == {
@@ -77,6 +85,8 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
         "retryable": True,
     }
     assert (failed.event, json.loads(failed.data)["error"]) == ("error", {"type": "overloaded_error", "message": words})
+    assert (answers[0].status_code, answers[0].json()["message"]) == (503, words)
+    assert answers[0].headers["retry-after"]
     lost = mortal.http.get("api/v1/runs/lost").json()
     assert lost["state"] == "error"
     assert lost["text"], "what came before stays"
@@ -86,68 +96,52 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
     assert after == before
 
 
-def test_a_killed_engine_answers_waiting_calls_with_503(mortal: Server) -> None:
-    mortal.ready().idle()
-    answers: list[httpx.Response] = []
-    body = {"text": "a", "sampling_params": BUSY}
-    caller = threading.Thread(target=lambda: answers.append(mortal.http.post("generate", json=body)))
-    caller.start()
-    wait_for(lambda: (mortal.model()["status"] or {}).get("running"), "the request runs")
-    mortal.engine().kill()
-    caller.join(PATIENCE)
-    assert answers[0].status_code == 503
-    assert answers[0].headers["retry-after"]
-    assert (
-        answers[0].json()["message"]
-        == "the engine was killed (signal 9), perhaps for want of memory; it is starting again"
-    )
-
-
 def test_after_tritons_unload_any_dialect_brings_the_model_back_for_all(mortal: Server) -> None:
     def state() -> str:
         return mortal.http.post("v2/repository/index").json()[0]["state"]
 
-    name = mortal.ready().http.post("v2/repository/index").json()[0]["name"]
+    engine = mortal.ready().engine()
+    name = mortal.http.post("v2/repository/index").json()[0]["name"]
     mortal.http.post(f"v2/repository/models/{name}/unload")
     assert (state(), mortal.http.get(f"v2/models/{name}").status_code) == ("UNAVAILABLE", 404)
+    assert not engine.is_running()
     assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 1}}).status_code == 200
     assert (state(), mortal.http.get(f"v2/models/{name}").status_code) == ("READY", 200)
 
 
-def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(mortal: Server) -> None:
+def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back_with_as_many_bits_as_wanted(
+    mortal: Server, long_model: Path
+) -> None:
     engine = mortal.ready().engine()
     answer = mortal.http.post("api/v1/model/unload").json()
     assert (answer["state"], answer["engine_pid"], answer["model"]) == ("stopped", None, None)
     assert not engine.is_running()
     assert mortal.http.post("api/v1/model/unload").json()["state"] == "stopped"
-    found = events(mortal.http, "POST", "api/v1/model/load", json={})
-    assert [found[0].event, found[-1].event] == ["progress", "ready"]
-    assert json.loads(found[-1].data)["state"] == "ready"
-    assert [event.event for event in events(mortal.http, "POST", "api/v1/model/load", json={})] == ["ready"]
-
-
-def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server, long_model: Path) -> None:
-    plain = mortal.ready().model()["model"]["weight_bytes"]
-    asked: list[tuple[dict[str, str], str | None]] = [
-        ({"quantization": "int4"}, "int4"),
-        ({}, "int4"),
-        ({"model": str(long_model), "quantization": "none"}, None),
+    asked: list[tuple[dict[str, str], list[str], str | None]] = [
+        ({"quantization": "int4"}, ["progress", "ready"], "int4"),
+        ({}, ["ready"], "int4"),
+        ({"model": str(long_model), "quantization": "none"}, ["progress", "ready"], None),
     ]
-    for body, found in asked:
-        assert events(mortal.http, "POST", "api/v1/model/load", json=body)[-1].event == "ready"
+    sizes: list[int] = []
+    for body, told, quantization in asked:
+        found = events(mortal.http, "POST", "api/v1/model/load", json=body)
+        assert list(dict.fromkeys(event.event for event in found)) == told
+        assert json.loads(found[-1].data)["state"] == "ready"
         model = mortal.model()["model"]
-        assert model["quantization"] == found
-        assert (model["weight_bytes"] < plain) == (found is not None)
-        assert mortal.http.get("server_info").json()["quantization"] == found
+        assert model["quantization"] == quantization
+        sizes.append(model["weight_bytes"])
+        assert mortal.http.get("server_info").json()["quantization"] == quantization
         assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
+    assert sizes[0] == sizes[1] < sizes[2]
     refused = mortal.http.post("api/v1/model/load", json={"quantization": "int3"})
     assert refused.status_code == 400
     assert "int3" in refused.text
 
 
-def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
+def test_a_model_whose_files_are_wrong_costs_nobody_the_one_that_is_there(
     mortal: Server, long_model: Path, tmp_path: Path
 ) -> None:
+    mortal.ready()
     typo = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent / "nothing")})
     assert typo.status_code == 422
     assert mortal.model()["name"] == str(long_model), "a slip of the pen must not cost the model that is there"
@@ -177,21 +171,11 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
     assert (mortal.model()["name"], mortal.model()["state"]) == (str(long_model), "ready")
     assert mortal.model()["loadable"] == [str(long_model), "bundled"], "what could not be loaded is not listed"
-    damaged = shutil.copytree(long_model, tmp_path / "damaged")
-    edit(damaged / "config.json", num_hidden_layers=99)  # which shows as it is loaded
-    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(damaged)})
-    assert found[-1].event == "error"
-    assert mortal.model()["state"] == "failed"
-    assert mortal.http.get("health").status_code == 503
-    refused = mortal.http.post("generate", json={"text": "a"})
-    assert refused.status_code == 503
-    assert refused.json()["message"] == mortal.model()["error"]
-    assert repr(str(damaged)) in mortal.model()["error"]
-    assert "%nbgen load bundled" in mortal.model()["error"]
-    assert events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model)})[-1].event == "ready"
 
 
-def test_it_stays_down_after_too_many_crashes_until_it_is_loaded_again(mortal: Server) -> None:
+def test_it_stays_down_after_too_many_crashes_or_a_load_that_fails_until_a_model_is_loaded(
+    mortal: Server, long_model: Path, tmp_path: Path
+) -> None:
     mortal.http.post("api/v1/model/unload")
     seen: set[int] = set()
 
@@ -209,7 +193,18 @@ def test_it_stays_down_after_too_many_crashes_until_it_is_loaded_again(mortal: S
         method, route, body = asked
         assert mortal.http.request(method, route, json=body).status_code == 503
     assert mortal.model()["state"] == "failed"
-    assert events(mortal.http, "POST", "api/v1/model/load", json={})[-1].event == "ready"
+    damaged = shutil.copytree(long_model, tmp_path / "damaged")
+    edit(damaged / "config.json", num_hidden_layers=99)  # which shows as it is loaded
+    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(damaged)})
+    assert found[-1].event == "error"
+    assert mortal.model()["state"] == "failed"
+    assert mortal.http.get("health").status_code == 503
+    refused = mortal.http.post("generate", json={"text": "a"})
+    assert refused.status_code == 503
+    assert refused.json()["message"] == mortal.model()["error"]
+    assert repr(str(damaged)) in mortal.model()["error"]
+    assert "%nbgen load bundled" in mortal.model()["error"]
+    assert events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model)})[-1].event == "ready"
 
 
 def test_a_stopping_server_lets_what_runs_end_and_leaves_nothing(tmp_path: Path, long_model: Path) -> None:

@@ -34,54 +34,43 @@ async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model:
         await client.close(0)
 
 
-async def test_while_the_server_stops_no_other_model_takes_the_place_of_one_that_is_still_asked(
-    tiny_model: Path,
+async def test_a_model_is_loaded_anew_for_another_rounding_or_changed_files_alone_and_not_while_the_server_stops(
+    tiny_model: Path, tmp_path: Path
 ) -> None:
-    client, heard = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test")), Heard()
-    await client.start()
-    client.submit(long_request("r"), heard)
-    closing = asyncio.create_task(client.close(PATIENCE))
-    await until(lambda: client.closed)
-    with pytest.raises(Unavailable, match="the server is stopping"):
-        await client.load("bundled")
-    assert (heard.error, client.state, client.config.model) == (None, "ready", str(tiny_model))
-    client.forget("r")
-    await closing
-
-
-async def test_a_model_whose_files_have_changed_is_loaded_anew(tiny_model: Path, tmp_path: Path) -> None:
+    """It is rounded as the server was told, unless a load says otherwise."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    client = EngineClient(EngineConfig(model=str(folder)), logging.getLogger("test"))
+    config = EngineConfig(model=str(folder), quantization="int8")
+    client, heard = EngineClient(config, logging.getLogger("test")), Heard()
+    pids: list[int | None] = [None]
     try:
-        await client.load()
-        first = client.pid
-        await client.load()
-        assert client.pid == first
-        changed = folder / "generation_config.json"
-        changed.write_text(changed.read_text() + " ")
-        await client.load()
-        second = client.pid
-        assert second != first
-        await client.load()
-        assert client.pid == second
-    finally:
-        await client.close(0)
-
-
-async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_otherwise(tiny_model: Path) -> None:
-    config = EngineConfig(model=str(tiny_model), quantization="int8")
-    client = EngineClient(config, logging.getLogger("test"))
-    try:
-        for model, asked, found in (
-            ("bundled", "none", None),
-            (None, None, None),
-            (str(tiny_model), None, "int8"),
-            (None, "int4", "int4"),
+        for model, asked, found, anew in (
+            ("bundled", "none", None, True),
+            (None, None, None, False),
+            (str(folder), None, "int8", True),
+            (None, None, "int8", False),
+            (None, "int4", "int4", True),
         ):
             await client.load(model, asked)
             assert client.model is not None
             assert client.model.quantization == found, (model, asked)
-        assert client.loadable == [str(tiny_model), "bundled"]
+            assert (client.pid != pids[-1]) == anew, (model, asked)
+            pids.append(client.pid)
+        assert client.loadable == [str(folder), "bundled"]
+        changed = folder / "generation_config.json"
+        changed.write_text(changed.read_text() + " ")
+        await client.load()
+        assert client.pid not in pids
+        pid = client.pid
+        await client.load()
+        assert client.pid == pid
+        client.submit(long_request("r"), heard)
+        closing = asyncio.create_task(client.close(PATIENCE))
+        await until(lambda: client.closed)
+        with pytest.raises(Unavailable, match="the server is stopping"):
+            await client.load("bundled")
+        assert (heard.error, client.state, client.pid) == (None, "ready", pid)
+        client.forget("r")
+        await closing
     finally:
         await client.close(0)
 

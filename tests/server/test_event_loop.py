@@ -22,7 +22,7 @@ from nbgen.server.generation_handler import STREAM_RATE
 from tests.server.conftest import TOKEN, Server
 from tests.server.test_limits import raw
 from tests.server.triton import TOKEN_METADATA, client, grpc_address, tensor
-from tests.soak import soaking
+from tests.soak import seldom, soaking
 
 MODEL = "long-llama"
 MB = 2**20
@@ -182,7 +182,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", seldom(HOSTILE, {"strings", "objects", "nested lists", "inputs"}))
 def test_hostile_json_is_refused_while_others_are_served(
     server: Server, watch: subprocess.Popen[str], name: str
 ) -> None:
@@ -221,7 +221,7 @@ def beside_the_loop(server: Server) -> Iterator[None]:
     assert loop < every / 2, "the event loop did it"
 
 
-@pytest.mark.parametrize("route", LARGE)
+@pytest.mark.parametrize("route", seldom(LARGE, {"v1/embeddings", "encode", "detokenize"}))
 def test_large_bodies_are_read_beside_the_event_loop(server: Server, route: str) -> None:
     body = LARGE[route] % (b"1," * (2 * MB))
     with beside_the_loop(server):

@@ -140,6 +140,7 @@ def check(observed: Counter[tuple[int, ...]], wanted: Mapping[tuple[int, ...], f
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
     options = ["--dtype=float32", "--NbgenApp.prefill_chunk=24", "--NbgenApp.autoload=False"]
+    options.append("--sampling-defaults=openai")
     server = Server(tmp_path_factory.mktemp("exact"), f"--model={tiny_model}", *options)
     yield server
     server.stop()
@@ -319,13 +320,9 @@ def check_defaults(server: Server, source: str, folder: Path, expected: dict[str
         check(drawn(server, 1, params), exact(Reference(folder), 1, expected | params))
 
 
-def test_defaults_are_the_models(served: Server, defaults: Path) -> None:
-    check_defaults(served.serving(defaults), "model", defaults, DEFAULTS)
+def test_defaults_are_the_models(changing: Server, defaults: Path) -> None:
+    check_defaults(changing.serving(defaults), "model", defaults, DEFAULTS)
 
 
-def test_defaults_may_be_the_constants(defaults: Path, tmp_path: Path) -> None:
-    server = Server(tmp_path, f"--model={defaults}", "--dtype=float32", "--sampling-defaults=openai")
-    try:
-        check_defaults(server.ready(), "openai", defaults, {})
-    finally:
-        server.stop()
+def test_defaults_may_be_the_constants(served: Server, defaults: Path) -> None:
+    check_defaults(served.serving(defaults), "openai", defaults, {})

@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sizes = {"hidden_size": 512, "num_key_value_heads": 4, "max_position_embeddings": 16_384}
     model = save_model(folder / "model", **sizes)
     options = ["--dtype=float32", "--NbgenApp.idle_release_seconds=1", "--NbgenApp.idle_unload_seconds=5"]
-    server = Server(folder / "server", f"--model={model}", *options, standby=True)
+    server = Server(folder / "server", f"--model={model}", *options)
     try:
         yield server.ready()
     finally:
@@ -154,27 +154,6 @@ async def test_who_is_asked_stays_however_long_that_takes(client: EngineClient, 
     client.forget("r")
 
 
-@together
-async def test_who_is_paused_stays_however_long_that_takes(client: EngineClient, clock: SimpleNamespace) -> None:
-    idle = IdleUnload(client, 60.0, logging.getLogger("test"))
-    client.tell(PauseGeneration("in_place"))
-    await until(lambda: client.status and client.status.paused)
-    clock.now += 10**6
-    await idle.look()
-    assert client.state == "ready"
-    client.tell(ContinueGeneration())
-    await until(lambda: client.status and not client.status.paused)
-    clock.now += 59
-    await idle.look()
-    assert client.state == "ready", "its time begins where the pause ends"
-    clock.now += 1
-    await idle.look()
-    assert client.state == "stopped"
-    clock.now += 1000
-    await idle.look()
-    assert client.state == "stopped", "what is stopped is not stopped again"
-
-
 async def release_memory(client: EngineClient) -> None:
     await client.change_memory(ReleaseMemory, ["kv_cache"])
 
@@ -203,3 +182,24 @@ async def test_none_is_never(client: EngineClient, clock: SimpleNamespace) -> No
     await idle.look()
     assert client.state == "ready"
     idle.stop()
+
+
+@together
+async def test_who_is_paused_stays_however_long_that_takes(client: EngineClient, clock: SimpleNamespace) -> None:
+    idle = IdleUnload(client, 60.0, logging.getLogger("test"))
+    client.tell(PauseGeneration("in_place"))
+    await until(lambda: client.status and client.status.paused)
+    clock.now += 10**6
+    await idle.look()
+    assert client.state == "ready"
+    client.tell(ContinueGeneration())
+    await until(lambda: client.status and not client.status.paused)
+    clock.now += 59
+    await idle.look()
+    assert client.state == "ready", "its time begins where the pause ends"
+    clock.now += 1
+    await idle.look()
+    assert client.state == "stopped"
+    clock.now += 1000
+    await idle.look()
+    assert client.state == "stopped", "what is stopped is not stopped again"

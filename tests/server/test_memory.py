@@ -20,7 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sizes = {"hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 2, "max_position_embeddings": 16_384}
     sizes |= {"num_key_value_heads": 4}
     model = save_model(folder / "model", **sizes)
-    server = Server(folder / "server", f"--NbgenApp.model={model}", "--NbgenApp.dtype=float32", standby=True)
+    server = Server(folder / "server", f"--NbgenApp.model={model}", "--NbgenApp.dtype=float32")
     try:
         yield server
     finally:
@@ -126,16 +126,15 @@ def test_what_cannot_be_is_refused(heavy: Server) -> None:
     assert said(heavy)
 
 
+def test_a_crash_while_released_brings_a_whole_engine_back(heavy: Server) -> None:
+    heavy.http.post("release_memory_occupation")
+    heavy.engine().kill()
+    wait_for(lambda: heavy.model()["state"] == "ready", "the engine is back")
+    assert said(heavy)
+
+
 def test_without_a_model_there_is_nothing_to_release(heavy: Server) -> None:
     heavy.http.post("api/v1/model/unload")
     assert heavy.http.post("release_memory_occupation").status_code == 200
     assert heavy.http.post("resume_memory_occupation").status_code == 200
     assert heavy.model()["state"] == "stopped"
-
-
-def test_a_crash_while_released_brings_a_whole_engine_back(heavy: Server) -> None:
-    heavy.ready()
-    heavy.http.post("release_memory_occupation")
-    heavy.engine().kill()
-    wait_for(lambda: heavy.model()["state"] == "ready", "the engine is back")
-    assert said(heavy)

@@ -24,20 +24,31 @@ from nbgen.server.tensor_model import TensorModel
 from tests.conftest import PATIENCE
 from tests.server.triton import ECHO, ECHO_SOURCE, add_model
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 def add(folder: Path, name: str) -> None:
     add_model(folder, name, ECHO.format(datatype="FP32", batch=0, delay=0), ECHO_SOURCE.format(sleep=0))
 
 
-@pytest_asyncio.fixture
-async def models(tmp_path: Path) -> AsyncIterator[Models]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def modules() -> AsyncIterator[TensorEngine]:
+    """The process of all tests here."""
+    modules = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
+    yield modules
+    await modules.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def models(modules: TensorEngine, tmp_path: Path) -> AsyncIterator[Models]:
     """Those of a folder with `a`, `b` and `c`."""
-    log = logging.getLogger("test")
-    engine, modules = EngineClient(EngineConfig(), log), TensorEngine(EngineConfig(device="cpu", threads=1), log)
+    engine = EngineClient(EngineConfig(), logging.getLogger("test"))
     for name in "abc":
         add(tmp_path, name)
-    yield Models(LanguageModel(engine, Runs(engine, lambda: None)), modules, tmp_path)
-    await modules.close()
+    models = Models(LanguageModel(engine, Runs(engine, lambda: None)), modules, tmp_path)
+    yield models
+    for name in names(models):
+        modules.unload(name)
 
 
 def names(models: Models) -> list[str]:

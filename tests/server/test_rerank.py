@@ -4,6 +4,7 @@ that write their verdict.
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,6 +160,23 @@ def test_a_model_that_classifies(changing: Server, bert: Reranker) -> None:
     assert len(alone) == 1
 
 
+def test_texts_are_aborted_by_the_id_of_their_caller(changing: Server, bert: Reranker) -> None:
+    http = changing.serving(bert.folder).http
+
+    def aborted(abort: dict[str, Any]) -> httpx.Response:
+        with ThreadPoolExecutor() as threads:
+            asked = threads.submit(http.post, "classify", json={"text": "a", "rid": "mine"})
+            while not asked.done():
+                http.post("abort_request", json=abort)
+            return asked.result()
+
+    http.post("pause_generation", json={"mode": "retract"})
+    for answer in (aborted({"rid": "mine"}), aborted({"abort_all": True})):
+        assert (answer.status_code, "the request was aborted" in answer.text) == (503, True), answer.text
+    http.post("continue_generation", json={})
+    assert http.post("classify", json={"text": "a", "rid": "mine"}).status_code == 200
+
+
 @pytest.mark.parametrize("route", ["rerank", "v2/rerank"])
 def test_the_shape_that_clients_of_jina_and_cohere_read(changing: Server, bert: Reranker, route: str) -> None:
     http, expected = changing.serving(bert.folder).http, bert.scores("")
@@ -233,10 +251,14 @@ def test_a_model_that_tells_several_classes_apart_ranks_nothing(changing: Server
 
 @pytest.mark.parametrize(
     "said",
-    [{"problem_type": "multi_label_classification"}, soaking({"sentence_transformers": SIGMOID})],
-    ids=["own", "bent"],
+    [
+        {"problem_type": "multi_label_classification"},
+        {"problem_type": "regression"},
+        soaking({"sentence_transformers": SIGMOID}),
+    ],
+    ids=["own", "measures", "bent"],
 )
-def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
+def test_scores_may_be_of_several_classes_or_measures(changing: Server, tmp_path: Path, said: dict[str, Any]) -> None:
     several = classifier(tmp_path / "model", "bert", None, labels=3, max_position_embeddings=128)
     edit(several.folder / "config.json", **said)
     http = changing.serving(several.folder).http
@@ -247,4 +269,5 @@ def test_a_text_may_be_of_several_classes(changing: Server, tmp_path: Path, said
         expected = torch.cat([reference(**each).logits for each in inputs])
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     told = http.post("v1/classify", json={"input": DOCUMENTS, "model": "m"}).json()
-    np.testing.assert_allclose([each["probs"] for each in told["data"]], expected.sigmoid(), atol=1e-4)
+    meant = expected if "regression" in said.values() else expected.sigmoid()
+    np.testing.assert_allclose([each["probs"] for each in told["data"]], meant, atol=1e-4)

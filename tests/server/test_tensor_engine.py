@@ -25,6 +25,8 @@ from tests.conftest import PATIENCE, wait_for
 from tests.server.conftest import until
 from tests.server.triton import ECHO_SOURCE
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 #: A module that is made once its gate, which it puts there, is taken away.
 ENDLESS = """
 import pathlib, time, torch
@@ -40,9 +42,9 @@ class Model(torch.nn.Module):
 """
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[TensorEngine]:
-    """With no process yet."""
+    """The one for all tests here that need none of their own."""
     engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
     yield engine
     await engine.close()
@@ -218,9 +220,9 @@ async def test_exported_programs_are_loaded_at_once(engine: TensorEngine, reposi
         await asyncio.gather(*loads)
 
 
-async def test_a_fault_in_hearing_leaves_nobody_waiting(
-    engine: TensorEngine, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_in_hearing_leaves_nobody_waiting(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
+
     def fault(messages: object) -> None:
         raise RuntimeError("a fault of our own")
 
@@ -229,3 +231,4 @@ async def test_a_fault_in_hearing_leaves_nobody_waiting(
         with pytest.raises(EngineStopped):
             await load(engine, repository)
     assert await load(engine, repository) == "cpu"
+    await engine.close()

@@ -217,11 +217,15 @@ def test_leading_ones_are_dropped_and_generate_works_on_any_model(server: Server
     assert (short.status_code, "can not convert" in short.text) == (400, True)
 
 
-def test_a_module_that_fails_fails_alone(tmp_path: Path) -> None:
+def test_a_module_that_fails_or_exits_does_so_alone_and_garbage_is_collected(tmp_path: Path) -> None:
     model = ("--NbgenApp.model=/nonexistent/model", "--NbgenApp.autoload=False")
     modules = tmp_path / "models"
     add_model(modules, "echo_batch", ECHO.format(datatype="FP32", batch=32, delay=50_000), ECHO_SOURCE.format(sleep=0))
-    add_model(modules, "broken", ECHO.format(datatype="FP32", batch=0, delay=0), "raise OSError('/a/private/path')")
+    config, ones = ECHO.format(datatype="FP32", batch=0, delay=0), np.ones(1, np.float32)
+    add_model(modules, "broken", config, "raise OSError('/a/private/path')")
+    for name, forward in {"leaves": "sys.exit()", "collects": "return X * gc.isenabled()"}.items():
+        add_model(modules, name, config, ONE_LINE_SOURCE.format(forward=forward))
+    add_model(modules, "never_comes", config, "import sys; sys.exit()")
     server = Server(tmp_path, *model, f"--NbgenApp.model_repository={modules}")
     try:
         with client(server, concurrency=8) as found:
@@ -246,7 +250,14 @@ def test_a_module_that_fails_fails_alone(tmp_path: Path) -> None:
             assert index["broken"]["state"] == "UNAVAILABLE"
             assert index["echo_batch"] == {"name": "echo_batch", "version": "1", "state": "READY"}
             assert (found.is_model_ready("broken"), found.is_server_ready()) == (False, True)
+            np.testing.assert_array_equal(found.infer("collects", [tensor("X", ones)]).as_numpy("Y"), ones)
             engine = next(child for child in psutil.Process(server.process.pid).children())
+            with pytest.raises(InferenceServerException, match="failed to load 'never_comes'"):
+                found.infer("never_comes", [tensor("X", ones)])
+            for _ in range(2):
+                with pytest.raises(InferenceServerException, match=r"failed \(SystemExit\)"):
+                    found.infer("leaves", [tensor("X", ones)])
+            assert engine.is_running()
             engine.kill()
             wait_for(lambda: not psutil.pid_exists(engine.pid), "the process is gone")
             again = found.infer("echo_batch", [tensor("X", arrays[0])])
@@ -277,27 +288,6 @@ def test_a_server_of_its_own_knows_from_its_start_which_modules_cannot_be_loaded
             array = np.ones(3, np.float32)
             np.testing.assert_array_equal(asked.infer("exits", [tensor("X", array)]).as_numpy("Y"), array)
             assert asked.is_model_ready("exits"), "it was mended"
-    finally:
-        server.stop()
-
-
-def test_a_module_that_exits_takes_nobody_along_and_garbage_is_collected(tmp_path: Path) -> None:
-    config = ECHO.format(datatype="FP32", batch=0, delay=0)
-    for name, forward in {"leaves": "sys.exit()", "collects": "return X * gc.isenabled()"}.items():
-        add_model(tmp_path / "models", name, config, ONE_LINE_SOURCE.format(forward=forward))
-    add_model(tmp_path / "models", "never_comes", config, "import sys; sys.exit()")
-    server = Server(tmp_path, "--NbgenApp.model=/no/model", f"--NbgenApp.model_repository={tmp_path / 'models'}")
-    ones = np.ones(1, np.float32)
-    try:
-        with client(server) as found:
-            np.testing.assert_array_equal(found.infer("collects", [tensor("X", ones)]).as_numpy("Y"), ones)
-            engine = next(iter(psutil.Process(server.process.pid).children()))
-            with pytest.raises(InferenceServerException, match="failed to load 'never_comes'"):
-                found.infer("never_comes", [tensor("X", ones)])
-            for _ in range(2):
-                with pytest.raises(InferenceServerException, match=r"failed \(SystemExit\)"):
-                    found.infer("leaves", [tensor("X", ones)])
-            assert engine.is_running()
     finally:
         server.stop()
 

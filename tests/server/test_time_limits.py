@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.server.conftest import BUSY, PATIENCE, Server, events, slow_reader, wait_for
+from tests.soak import soaking
 
 SHORT = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
 
@@ -114,7 +115,7 @@ def test_streams_may_hold_only_what_is_new(strict: Server) -> None:
 
 
 #: 36 kB a token, as a stream; megabytes of a prompt, in SGLang's dialect and in Triton's.
-LARGE: list[tuple[str, dict[str, Any]]] = [
+LARGE: list[Any] = [
     (
         "generate",
         {
@@ -136,7 +137,7 @@ LARGE: list[tuple[str, dict[str, Any]]] = [
             "sampling_params": {"max_new_tokens": 1},
         },
     ),
-    ("v2/models/long-llama/generate", {"input_ids": [5] * 4000, "return_context_logits": True, "max_tokens": 1}),
+    soaking("v2/models/long-llama/generate", {"input_ids": [5] * 4000, "return_context_logits": True, "max_tokens": 1}),
 ]
 
 

@@ -1,0 +1,57 @@
+"""Imports torch without its functions in Python that tell a result's shape: a quarter of its import.
+
+They are for tensors without numbers, by which transformers first makes a model, and torch's compiler all else. For most
+operations torch has such functions in C++ as well. Those in Python come when they are imported from anywhere, or asked
+for here.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from nbgen.engine.later_module import imported_meanwhile
+
+#: Of torch, how its versions begin of which it is known that they need no more than is done here.
+KNOWN = ("2.13.",)
+SHAPES = "torch._meta_registrations"
+#: How the names of modules begin that only those functions import.
+PARTS = ("torch._decomp", "torch._prims", "torch._refs", "torch.utils._content_store")
+
+
+def import_torch() -> Any:
+    """torch without these functions, if it has not been imported yet and is of a known version."""
+    if "torch" in sys.modules or not metadata.version("torch").startswith(KNOWN):
+        return import_module("torch")
+    sys.modules[SHAPES] = ModuleType(SHAPES)
+    try:
+        torch = import_module("torch")
+    finally:
+        del sys.modules[SHAPES]
+    vars(torch).pop(SHAPES.rpartition(".")[2], None)
+    sys.meta_path.insert(0, _Whole())
+    # As the functions of random numbers do, which are among them.
+    torch._C._set_generator_metaclass(import_module("torch._opaque_base").OpaqueBaseMeta)
+    return torch
+
+
+def import_shape_functions() -> None:
+    """Have torch know all of them."""
+    import_module(SHAPES)
+
+
+class _Whole(MetaPathFinder):
+    """Has all imported before a part: parts that are imported in another order do not find one another."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if not name.startswith((SHAPES, *PARTS)):
+            return None
+        sys.meta_path.remove(self)
+        if name == SHAPES:
+            return None
+        import_shape_functions()
+        return imported_meanwhile(name)
