@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import continuation, edit
+from tests.conftest import continuation, edit, made_once
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 def save_adapter(folder: Path, model: Path, seed: int = 0, **options: Any) -> Path:
     """An adapter of all linear layers whose matrices are large enough to change the text."""
+    return made_once(folder, (str(model), seed, options), lambda place: _make(place, model, seed, options))
+
+
+def _make(folder: Path, model: Path, seed: int, options: dict[str, Any]) -> None:
     torch.manual_seed(seed)
     adapted = peft_model(model, **options)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.15)
     adapted.save_pretrained(folder)
-    return folder
 
 
 def peft_model(model: Path, **options: Any) -> PeftModel:
@@ -42,14 +45,17 @@ def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_
     return written
 
 
-def peft_continuations(model: Path, adapter: Path | None, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """Those of several prompts, one at a time."""
+def peft_continuations(
+    model: Path, adapter: Path | None, prompts: list[list[int]], new_tokens: int, found: list[list[int]] | None = None
+) -> list[list[int]]:
+    """Those of several prompts, one at a time. `found` as in `continuation`."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     if adapter is not None:
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, adapter).eval()
-    return [continuation(loaded, prompt, new_tokens) for prompt in prompts]
+    pairs = zip(prompts, found or [None] * len(prompts), strict=True)
+    return [continuation(loaded, prompt, new_tokens, tokens) for prompt, tokens in pairs]
 
 
 def change_config(adapter: Path, **changes: Any) -> None:

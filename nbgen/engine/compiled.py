@@ -36,7 +36,7 @@ OPTIONS = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe
 log = logging.getLogger(__name__)
 
 _modules: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
-_numbers = count()
+_names = count()
 _library = torch.library.Library("nbgen", "DEF")
 _library.define(
     "attend(Tensor query, Tensor key, Tensor value, int module, float? scaling, int? window, float? softcap, "
@@ -96,7 +96,7 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.__code__ = call.__code__.replace(co_name=f"decoder_{next(_numbers)}")
+    call.__code__ = call.__code__.replace(co_name=f"decoder_{next(_names)}")
     return call
 
 
@@ -119,10 +119,13 @@ def _operator(linear: Any) -> Callable[..., torch.Tensor]:
 
 
 def _number(module: nn.Module) -> int:
-    """The number by which an operator finds the module."""
+    """The number by which an operator finds the module: the least that is free.
+
+    So a model that comes back has the same numbers, which are part of its graphs, and torch's cache knows these.
+    """
     if "_nbgen_number" not in module.__dict__:
-        module.__dict__["_nbgen_number"] = next(_numbers)
-        _modules[module.__dict__["_nbgen_number"]] = module
+        module.__dict__["_nbgen_number"] = number = next(each for each in count() if each not in _modules)
+        _modules[number] = module
     return module.__dict__["_nbgen_number"]
 
 

@@ -10,6 +10,7 @@ import hashlib
 import inspect
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ Scores = list[dict[int, torch.Tensor]]
 #: How many models' scores are kept, some megabytes at most each; the oldest are removed.
 MOST = 16
 
+#: A file's name, size and time.
+Told = tuple[str, int, int]
+
 
 @dataclass(frozen=True)
 class KnownScores:
@@ -45,12 +49,10 @@ class KnownScores:
         folder = checkpoint.present(config.model)
         if folder is None:
             return None
-        engine = Path(__file__).parent
-        code = [Path(inspect.getfile(type(model))), *sorted([*engine.glob("*.py"), *engine.glob("cpp/*")])]
         parts = (
             str(folder.resolve()),
             sorted(model_files.stamp(str(folder))),
-            [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in code],
+            [_told(Path(inspect.getfile(type(model)))), *_own_code()],
             (torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
             (str(model.device), str(model.dtype), config.quantization),
         )
@@ -73,3 +75,15 @@ class KnownScores:
             keep(folder / self.file, lambda made: save_file(rows, made))
             for file in sorted(folder.glob("scores-*"), key=lambda file: file.stat().st_mtime_ns)[:-MOST]:
                 file.unlink(missing_ok=True)
+
+
+def _told(path: Path) -> Told:
+    stat = path.stat()
+    return str(path), stat.st_size, stat.st_mtime_ns
+
+
+@cache
+def _own_code() -> list[Told]:
+    """The files of code of our own, as they were at this process's first load: it has imported them."""
+    engine = Path(__file__).parent
+    return sorted(map(_told, [*engine.glob("*.py"), *engine.glob("cpp/*")]))

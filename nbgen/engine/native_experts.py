@@ -86,9 +86,7 @@ def replace(model: nn.Module) -> list[Swap]:
     Weights with another layout are copied, and their file's pages dropped, if there is memory for all of them.
     """
     others = [module for module in model.modules() if known(module) and not _is_here(module)]
-    weights = [weight for module in others for weight in stored(module)]
-    free, _ = memory.device_memory(torch.device("cpu"))
-    copied = others if sum(each.nbytes for each in weights) < free and memory.are_mapped(*weights) else []
+    copied = others if others and _may_be_copied([weight for module in others for weight in stored(module)]) else []
 
     def ours(module: nn.Module) -> nn.Module | None:
         if module not in copied:
@@ -98,6 +96,11 @@ def replace(model: nn.Module) -> list[Swap]:
         return made
 
     return swap(model, ours)
+
+
+def _may_be_copied(weights: list[torch.Tensor]) -> bool:
+    free, _ = memory.device_memory(torch.device("cpu"))
+    return sum(each.nbytes for each in weights) < free and memory.are_mapped(*weights)
 
 
 def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:

@@ -81,7 +81,8 @@ def replace(model: nn.Module, files: ExpertFiles, dtype: torch.dtype, report: Re
         if (layer := packed.layer(child.bias, dtype)) is not None:
             setattr(parent, name, layer)
         report("laying out weights", done + 1, len(places))
-    memory.drop_pages(*(packed.words for *_, packed in places))
+    if places:
+        memory.drop_pages(*(packed.words for *_, packed in places))
 
 
 @cache

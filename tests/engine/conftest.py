@@ -84,24 +84,12 @@ def constrain(assembly: Assembly, sequences: list[Sequence]) -> None:
 def greedy(
     folder: Path, prompts: list[list[int]], new_tokens: int, found: list[list[int]] | None = None
 ) -> list[list[int]]:
-    """transformers' own greedy continuations in float32, one prompt at a time.
-
-    What is `found` is those where it prefers each token of it after the ones before, and need not write then.
-    """
+    """transformers' own greedy continuations in float32, one prompt at a time. `found` as in `continuation`."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     if model.config.model_type == "xlstm":
         model.generation_config.use_cache = False
-    pairs = list(zip(prompts, found, strict=True)) if found else []
-    if pairs and all(len(tokens) == new_tokens and _prefers(model, prompt, tokens) for prompt, tokens in pairs):
-        return found
-    return [continuation(model, prompt, new_tokens) for prompt in prompts]
-
-
-@torch.inference_mode()
-def _prefers(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool:
-    ids = torch.tensor([prompt + tokens])
-    scores = model(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
-    return scores[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
+    pairs = zip(prompts, found or [None] * len(prompts), strict=True)
+    return [continuation(model, prompt, new_tokens, tokens) for prompt, tokens in pairs]
 
 
 def tokenizer_of(folder: Path, chat_template: Any = CHAT_TEMPLATE, max_length: int = 512) -> Tokenizer:

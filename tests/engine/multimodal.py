@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
-from tests.conftest import edit
+from tests.conftest import edit, made_once
 from tests.engine import gemma4
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
@@ -91,7 +91,10 @@ def tokenizer(family: Family) -> PreTrainedTokenizerFast:
 
 def save(folder: Path, name: str) -> Path:
     """The family's checkpoint. The same every time."""
-    folder.mkdir(parents=True, exist_ok=True)
+    return made_once(folder, ("multimodal", name), lambda place: _make(place, name))
+
+
+def _make(folder: Path, name: str) -> None:
     family = MULTIMODAL[name]
     torch.manual_seed(0)
     model, processor = family.make(tokenizer(family))
@@ -106,7 +109,6 @@ def save(folder: Path, name: str) -> Path:
     processor.save_pretrained(folder)
     if name in VIDEOS:
         edit(folder / "processor_config.json", video_processor=VIDEOS[name])
-    return folder
 
 
 def _model(config: Any) -> Any:

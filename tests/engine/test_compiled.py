@@ -127,13 +127,20 @@ def test_adapters_come_and_go(
         assert texts(assemblies[0], requests()) == before
 
 
+def numbers(assembly: Assembly) -> list[int]:
+    """Those in the graphs, by which operators find modules."""
+    found = (vars(module).get("_nbgen_number") for module in assembly.engine._runner.model.modules())
+    return [number for number in found if number is not None]
+
+
 def test_released_weights_come_back_compiled(compile_once: Callable[[str], Assembly]) -> None:
     compiled = compile_once("qwen2_moe")
     expected = texts(compiled, requests())
-    weights = weakref.ref(next(compiled.engine._runner.model.parameters()))
+    before, weights = numbers(compiled), weakref.ref(next(compiled.engine._runner.model.parameters()))
     compiled.occupation.release({"weights", "kv_cache"})
     assert weights() is None, "the graphs keep them"
     compiled.occupation.resume({"weights", "kv_cache"})
+    assert numbers(compiled) == before, "torch's cache knows no graph with other numbers"
     with torch.compiler.set_stance("fail_on_recompile"):
         assert texts(compiled, requests()) == expected
 

@@ -148,11 +148,18 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
         assembly.grammars.close()
 
 
+#: A guess is computed as other tokens of a step are, whose bits are compared for each family elsewhere: these are like
+#: one of the others in windows, heads, experts and states.
+ALIKE = {
+    *("qwen2", "qwen3", "olmo", "olmo2", "phi3", "granite", "mixtral", "olmoe", "qwen2_moe", "deepseek_v2", "phimoe"),
+    *("minimax_m2", "nemotron", "starcoder2", "stablelm", "stablelm beside attention", "ministral3", "gptj", "codegen"),
+    *("apertus", "nanochat", "cohere", "gemma2", "falcon_h1", "qwen3_next"),
+}
 #: Those that take longer before they go in circles.
 LATE = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "bamba", "nemotron_h"}
 
 
-@pytest.mark.parametrize("family", seldom(TAKEN, COPIES))
+@pytest.mark.parametrize("family", seldom(TAKEN, COPIES | ALIKE))
 def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     """Windows and heads of all kinds, in a context of several chunks; by itself and beside others."""
     folder = repeating(tmp_path, family)

@@ -96,7 +96,7 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     for options in ({"do_resize": "x"}, {"image_mean": "a"}, {"size": 0}):
         refused(Media(type="image", data=whole, options=options), words="processor refuses this prompt, its media or")
     refused(*media(picture(1, 1, 300)), words="1 x 300; one side is at most 200 times the other")
-    large = media(Image.new("RGB", (6000, 6000)))
+    large = media(Image.new("1", (6000, 6000)))
     refused(*large * 3, text="<image>" * 3, words="images 1 to 3 have 108 megapixels together; .* at most 100")
 
 

@@ -129,7 +129,7 @@ def test_a_model_whose_shapes_torch_tells_in_python_alone_is_made_and_measured(
 @pytest.mark.parametrize(
     "first",
     [
-        "import torch._dynamo.utils",
+        soaking("import torch._dynamo.utils"),
         "from torch._dynamo import config, is_compiling",
         soaking("from torch._subclasses.fake_tensor import FakeTensorMode; FakeTensorMode()"),
     ],

@@ -70,10 +70,16 @@ def request(rid: str, prompt: list[int], adapter: str = "", **changes: object) -
     return GenerateRequest(rid=rid, input_ids=prompt, params=PARAMS, adapter=adapter, **changes)
 
 
-def continuations(model: Path, *adapters: Path | None) -> list[list[int]]:
+def continuations(model: Path, *adapters: Path | None, found: list[list[int]]) -> list[list[int]]:
     """What peft writes behind the first prompt with each adapter, or with none, and so on."""
-    written = [peft_continuations(model, adapter, PROMPTS, NEW_TOKENS) for adapter in adapters]
-    return [answer for answers in zip(*written, strict=True) for answer in answers]
+    each = len(adapters)
+    written = [peft_continuations(model, a, PROMPTS, NEW_TOKENS, found[i::each]) for i, a in enumerate(adapters)]
+    return [answer for of_one in zip(*written, strict=True) for answer in of_one]
+
+
+def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[int]]:
+    outputs = generate(assembly, requests)
+    return [ids(outputs[each.rid]) for each in requests]
 
 
 def load(assembly: Assembly, name: str, folder: Path) -> None:
@@ -105,13 +111,13 @@ def test_one_batch_of_all_kinds_writes_what_peft_writes(
     assembly: Assembly, tiny_model: Path, folders: dict[str, Path]
 ) -> None:
     cases = [(name, prompt) for prompt in PROMPTS for name in ("", *folders)]
-    expected = continuations(tiny_model, None, *folders.values())
+    requests = [request(f"r{i}", prompt, name) for i, (name, prompt) in enumerate(cases)]
+    found = answers(assembly, requests)
+    expected = continuations(tiny_model, None, *folders.values(), found=found)
     for index in range(len(KINDS)):
         assert expected[index + 1] != expected[0], "an adapter that changes nothing tests nothing"
-    requests = [request(f"r{i}", prompt, name) for i, (name, prompt) in enumerate(cases)]
-    outputs = generate(assembly, requests)
-    assert [ids(outputs[r.rid]) for r in requests] == expected, "in one batch"
-    assert [ids(generate(assembly, [r])[r.rid]) for r in requests] == expected, "alone, on prefix hits"
+    assert found == expected, "in one batch"
+    assert [answers(assembly, [r])[0] for r in requests] == expected, "alone, on prefix hits"
 
 
 def test_a_step_that_has_no_memory_for_its_rows_adapts_no_other(
@@ -162,11 +168,10 @@ def test_other_families_too(name: str, tmp_path: Path) -> None:
     assembly = build(model, prefill_chunk=16)
     load(assembly, "a", folder)
     requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "a")]
-    written = continuations(model, None, folder)
-    expected = {each.rid: answer for each, answer in zip(requests, written, strict=True)}
-    assert expected["a0"] != expected["0"]
-    outputs = generate(assembly, requests)
-    assert {rid: ids(outputs[rid]) for rid in expected} == expected
+    found = answers(assembly, requests)
+    expected = continuations(model, None, folder, found=found)
+    assert expected[1] != expected[0], "an adapter that changes nothing tests nothing"
+    assert found == expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -177,16 +182,8 @@ def test_who_has_no_adapter_gets_the_same_bits(dtype: str, tiny_model: Path, fol
     wanted = LogprobOptions(start=0, top=5)
     own = [request(f"r{i}", prompt, logprobs=wanted) for i, prompt in enumerate(PROMPTS)]
     others = [request(f"o{i}", [n + 1 for n in prompt]) for i, prompt in enumerate(PROMPTS)]
-    adapters = [*folders]
     expected = generate(plain, own + others)
-    got = generate(
-        adapted,
-        own
-        + [
-            r.__class__(rid=r.rid, input_ids=r.input_ids, params=PARAMS, adapter=adapters[i])
-            for i, r in enumerate(others)
-        ],
-    )
+    got = generate(adapted, own + [request(r.rid, r.input_ids, name) for r, name in zip(others, folders, strict=True)])
     for r in own:
         assert timeless(got[r.rid]) == timeless(expected[r.rid])
     assert ids(got["o0"]) != ids(expected["o0"])
@@ -326,8 +323,8 @@ def test_a_layer_that_gets_other_rows_than_tokens_is_refused(tmp_path: Path) -> 
     folder = save_adapter(tmp_path / "plain", model, target_modules=["in_proj"])
     load(assembly, "plain", folder)
     requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "plain")]
-    outputs = generate(assembly, requests)
-    assert [ids(outputs[r.rid]) for r in requests] == continuations(model, None, folder)
+    found = answers(assembly, requests)
+    assert found == continuations(model, None, folder, found=found)
 
 
 def test_bfloat16_adapters_add_the_same_by_either_product(tiny_model: Path, folders: dict[str, Path]) -> None:

@@ -16,6 +16,9 @@ import pytest
 import torch
 
 from nbgen.engine import cache_folder, native
+from nbgen.engine.attention_cpu import CpuAttention
+from nbgen.engine.attention_native import NativeAttention
+from nbgen.engine.backends import attention_for
 
 #: As the module has it, without what this process has loaded already.
 library = partial(native.library.__wrapped__, torch.float32)
@@ -180,15 +183,11 @@ def test_products_of_rounded_layers_are_a_library_of_their_own(
         assert native.library(torch.float32).multiply() == 7
 
 
-def test_attention_falls_back_without_a_compiler() -> None:
-    code = (
-        "from nbgen.engine.lean_imports import import_leanly; import_leanly('nbgen.engine.backends'); "
-        "import torch; from nbgen.engine.backends import attention_for; "
-        "print(type(attention_for(torch.device('cpu'))).__name__)"
-    )
-    environment = {**os.environ, "CXX": "", "PATH": "/no/such/folder"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "CpuAttention"
+def test_attention_falls_back_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(attention_for(torch.device("cpu")), NativeAttention)
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    assert type(attention_for(torch.device("cpu"))) is CpuAttention
 
 
 @pytest.fixture

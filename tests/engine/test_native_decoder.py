@@ -1,5 +1,7 @@
 """Layers of our own: taken only for the code they stand for, and the same scores whatever else a step computes."""
 
+from collections.abc import Callable
+from functools import cache
 from itertools import count
 from pathlib import Path
 from unittest.mock import Mock
@@ -38,6 +40,15 @@ def saved(folder: Path, family: str) -> Path:
     return save_model(folder, family.partition(" ")[0], **TAKEN.get(family, {}))
 
 
+#: The runner of a family in a dtype, which tests share: to load and try it takes longer than they do.
+Runners = Callable[[str, torch.dtype], ModelRunner]
+
+
+@pytest.fixture(scope="module")
+def runners(tmp_path_factory: pytest.TempPathFactory) -> Runners:
+    return cache(lambda family, dtype: runner_of(saved(tmp_path_factory.mktemp("family"), family), dtype))
+
+
 class Run:
     """Sequences of one runner, computed as they are told to."""
 
@@ -66,13 +77,12 @@ class Run:
 
 
 @pytest.mark.parametrize("family", seldom(TAKEN, COPIES))
-def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
-    folder = saved(tmp_path, family)
-    runner = runner_of(folder)
+def test_the_scores_are_transformers_own(family: str, runners: Runners, tmp_path: Path) -> None:
+    runner = runners(family, torch.float32)
     assert bool(runner.stock.layers) == (family not in {*REMEMBERING, *TOLD_BEFORE}), "its layers are known"
     assert runner.native_model, "and so is what is around them"
     assert runner.layers_in == "C++"
-    stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    stock = AutoModelForCausalLM.from_pretrained(saved(tmp_path, family), dtype=torch.float32).eval()
     run = Run(runner)
     sequences = [run.sequence(30, 1), run.sequence(24, 90)]
     got = [run.step((sequences[0], 20), (sequences[1], 9))]
@@ -194,9 +204,9 @@ def test_a_model_whose_layers_all_remember_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen3", *REMEMBERING])
 def test_a_sequence_is_the_same_to_the_bit_however_it_is_cut_and_whatever_its_steps_compute_besides(
-    family: str, dtype: torch.dtype, tmp_path: Path
+    family: str, dtype: torch.dtype, runners: Runners
 ) -> None:
-    runner = runner_of(saved(tmp_path, family), dtype)
+    runner = runners(family, dtype)
     assert runner.native_model, "or nothing is tested"
     run = Run(runner)
     alone, beside = run.sequence(40, 1), run.sequence(40, 1)
@@ -212,9 +222,9 @@ def test_a_sequence_is_the_same_to_the_bit_however_it_is_cut_and_whatever_its_st
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", seldom(TAKEN, COPIES))
-def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.dtype, runners: Runners) -> None:
     """In contexts of several chunks, and in windows: so a prompt may come from the prefix cache up to any token."""
-    run = Run(runner_of(saved(tmp_path, family), dtype))
+    run = Run(runners(family, dtype))
     whole, cut, other = run.sequence(330, 1), run.sequence(330, 1), run.sequence(300, 90)
     whole.logprobs = LogprobOptions(start=0)
     expected = run.output((whole, 330)).prompt[0].scores
@@ -230,9 +240,9 @@ def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.
 @pytest.mark.parametrize(
     "family", ["qwen3", "qwen3_5_text", "lfm2", "phi", "gpt_neox", "gpt2", "gemma4_text", "deepseek_v3"]
 )
-def test_what_the_last_layer_leaves_out_changes_no_scores(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_what_the_last_layer_leaves_out_changes_no_scores(family: str, dtype: torch.dtype, runners: Runners) -> None:
     """Of a piece that no token follows, of one that one follows, of a prompt with log-probabilities of its own."""
-    run = Run(runner_of(saved(tmp_path, family), dtype))
+    run = Run(runners(family, dtype))
     alone, cut, decoding, *described = (run.sequence(*one) for one in ((40, 1), (40, 1), (30, 60), (24, 90), (24, 90)))
     for sequence in described:
         sequence.logprobs = LogprobOptions(start=0)

@@ -18,7 +18,7 @@ from nbgen.errors import ModelError
 from tests.conftest import edit, save_model
 from tests.engine.packers import Packer, pack, take_out
 from tests.engine.scaled_packers import e4m3, int8, mxfp4, mxfp8, nvfp4
-from tests.engine.test_packed_files import OURS, check_scores, loaded
+from tests.engine.test_packed_files import OURS, check_scores, loaded, stock
 
 EIGHT, FOUR = (NativeFloat8Linear, NativeScaledLinear) if OURS else (None, None)
 
@@ -71,7 +71,7 @@ def test_scores_are_those_of_the_numbers(name: str, tiny_model: Path, tmp_path: 
     assert found.quantization == f"{described['quant_method']} ({kept})"
     whole = found.parameters * 4
     assert (found.weight_bytes == whole) if layer is None else (found.weight_bytes < 0.6 * whole)
-    check_scores(found.model, plain, atol=1e-5)
+    check_scores(found.model, stock(plain), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["deepseek", "nvfp4"])
@@ -82,7 +82,7 @@ def test_experts(name: str, tmp_path: Path) -> None:
     found = loaded(packed).model
     made = [module for module in found.modules() if isinstance(module, NativeExperts)]
     assert {type(product) for experts in made for product in experts.products} == ({layer} - {None})
-    check_scores(found, plain, atol=1e-5)
+    check_scores(found, stock(plain), atol=1e-5)
 
 
 def test_what_says_so_beside_config(tiny_model: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_says_so_beside_config(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"rounded numbers \(F8_E4M3\) for .*no quantization_config"):
         loaded(packed)
     (packed / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}', encoding="utf-8")
-    check_scores(loaded(packed).model, plain, atol=1e-5)
+    check_scores(loaded(packed).model, stock(plain), atol=1e-5)
 
 
 @pytest.mark.parametrize(

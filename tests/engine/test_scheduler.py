@@ -17,7 +17,7 @@ prompts = st.tuples(
 )
 
 
-@settings(max_examples=400 * TIMES)
+@settings(max_examples=200 * TIMES)
 @given(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),
