@@ -50,6 +50,21 @@ LAB_OPTIONS = {
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 #: The prompt of a cell that runs.
 RUNS = "[*]:"
+#: The notebook that one test leaves to the next, and whether the page shows one that has been left.
+LEFT = "left.ipynb"
+IS_LEFT = "() => window.left !== undefined && window.left === window.jupyterapp?.shell.currentWidget"
+#: The kernel has no widgets and no variables left. Or it is busy, or gone: then it is of no use to another test.
+LEAVE = """async (code) => {
+    const notebook = window.jupyterapp.shell.currentWidget;
+    const kernel = notebook.sessionContext.session?.kernel;
+    const after = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+    for (let times = 0; kernel && kernel.status !== "idle" && times < 20; times++) await after(50);
+    if (kernel?.status !== "idle") return false;
+    const reply = await Promise.race([after(10_000), kernel.requestExecute({ code, store_history: false }).done]);
+    window.left = reply?.content.status === "ok" ? notebook : undefined;
+    return window.left !== undefined;
+}"""
+FORGET = "__import__('ipywidgets').Widget.close_all(); get_ipython().run_line_magic('reset', '-f')"
 NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 #: Or else each page that is loaded has the server look, for a second, whether JupyterLab should be built anew.
 NO_CHECK = '{"buildCheck": false}'
@@ -83,7 +98,7 @@ class Lab:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
-        self._password = password
+        self._password = passwd(password) if password else ""
         self._given = model, {"nbgen": extension, **dict.fromkeys(also, True)}
         self.begin()
 
@@ -127,7 +142,7 @@ class Lab:
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
         if self._password:
-            options["PasswordIdentityProvider.hashed_password"] = passwd(self._password)
+            options["PasswordIdentityProvider.hashed_password"] = self._password
         if extensions["nbgen"]:
             options["NbgenApp.standby"] = False
         if model:
@@ -155,11 +170,29 @@ class Notebook:
         """In the JupyterLab that the page shows, or in a new one."""
         notebook = cls(page)
         if page.url.startswith(f"{lab.url}lab/"):
+            if page.evaluate(IS_LEFT):
+                notebook.shut_down()
             notebook.command("docmanager:open", path=name, factory="Notebook")
         else:
             page.goto(f"{lab.url}lab/workspaces/tests/tree/{name}?token={lab.token}&reset")
         notebook.settled()
         return notebook
+
+    @classmethod
+    def of(cls, page: Page, lab: Lab, *cells: str) -> Notebook:
+        """With these cells: what a test before has left, as JupyterLab takes seconds for a new one, or else that."""
+        lab.write(LEFT, *cells)
+        notebook = cls(page)
+        if page.url.startswith(lab.url) and page.evaluate(IS_LEFT):
+            page.evaluate("() => window.left.context.revert().then(() => { delete window.left; })")
+            notebook.settled()
+            return notebook
+        return cls.opened(page, lab, LEFT)
+
+    def leave(self) -> None:
+        """To another test, with a kernel that knows of nothing, unless that has still to do."""
+        if not self.page.evaluate(LEAVE, FORGET):
+            self.shut_down()
 
     def settled(self) -> None:
         """Wait until the cells are painted and the kernel answers."""
@@ -178,6 +211,13 @@ class Notebook:
             self.page.locator(".nbgen").or_(lost).first.wait_for()
             if lost.count() == 0:
                 return
+
+    def again(self) -> None:
+        """Close the notebook and open it again, as it was saved. Its kernel goes on meanwhile."""
+        closed = "() => { const { context } = window.jupyterapp.shell.currentWidget; const { path } = context;"
+        path = self.page.evaluate(closed + " window.jupyterapp.shell.currentWidget.dispose(); return path; }")
+        self.command("docmanager:open", path=path, factory="Notebook")
+        self.settled()
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").nth(index)

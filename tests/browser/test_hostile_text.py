@@ -59,7 +59,7 @@ def test_in_the_panel(lab: Lab, page: Page, found: list[str]) -> None:
     turns = [{"parent": None, "role": "user", "content": "go on"}]
     turns += [{**done, "parent": place, "run": f"r{place}", "content": text} for place, text in enumerate(TEXTS)]
     page.route("**/api/v1/chats/*", lambda route: route.fulfill(json={"chat": "x", "run": None, "turns": turns}))
-    notebook = Notebook.opened(page, lab, lab.write("hostile_panel.ipynb", "import nbgen\nnbgen.Chat()"))
+    notebook = Notebook.of(page, lab, "import nbgen\nnbgen.Chat()")
     notebook.run(0)
     answers = page.get_by_role("article", name="Answer")
     answers.first.wait_for()
@@ -72,7 +72,7 @@ def test_in_the_panel(lab: Lab, page: Page, found: list[str]) -> None:
     assert set(addresses) <= {"http", "https", "mailto"}
     page.wait_for_timeout(300)
     assert found == []
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_in_a_saved_notebook_that_is_not_trusted(lab: Lab, page: Page, found: list[str]) -> None:
