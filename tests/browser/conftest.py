@@ -48,7 +48,7 @@ EMPTY = """async () => {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One model after the other: to load one takes seconds."""
+    """One model after the other, as to load one takes seconds, and last of each who unloads it."""
     places = [place for place, item in enumerate(items) if item.path.parent == Path(__file__).parent]
     ours = [items[place] for place in places]
     for place, item in zip(places, sorted(ours, key=which_model), strict=True):
@@ -56,9 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
-def which_model(item: pytest.Item) -> int:
+def which_model(item: pytest.Item) -> tuple[int, bool]:
     names = getattr(item, "fixturenames", ())
-    return next((place for place, name in enumerate(OTHER_MODELS, 1) if name in names), 0)
+    model = next((place for place, name in enumerate(OTHER_MODELS, 1) if name in names), 0)
+    return model, item.path.name == "test_monitor.py"
 
 
 @pytest.fixture(scope="package")

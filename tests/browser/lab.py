@@ -50,10 +50,10 @@ LAB_OPTIONS = {
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 #: The prompt of a cell that runs.
 RUNS = "[*]:"
-#: The notebook that one test leaves to the next, and whether the page shows one that has been left.
+#: The file of the notebook that one test leaves to the next, and whether the page shows one that has been left.
 LEFT = "left.ipynb"
 IS_LEFT = "() => window.left !== undefined && window.left === window.jupyterapp?.shell.currentWidget"
-#: The kernel has no widgets and no variables left. Or it is busy, or gone: then it is of no use to another test.
+#: Whether the kernel forgets its widgets and variables.
 LEAVE = """async (code) => {
     const notebook = window.jupyterapp.shell.currentWidget;
     const kernel = notebook.sessionContext.session?.kernel;
@@ -180,8 +180,13 @@ class Notebook:
 
     @classmethod
     def of(cls, page: Page, lab: Lab, *cells: str) -> Notebook:
-        """With these cells: what a test before has left, as JupyterLab takes seconds for a new one, or else that."""
+        """A notebook of these cells, with a kernel that has done nothing yet, or has forgotten it."""
         lab.write(LEFT, *cells)
+        return cls.read(page, lab)
+
+    @classmethod
+    def read(cls, page: Page, lab: Lab) -> Notebook:
+        """What stands in `LEFT`, in the tab of the test before, as JupyterLab and a kernel take seconds to begin."""
         notebook = cls(page)
         if page.url.startswith(lab.url) and page.evaluate(IS_LEFT):
             page.evaluate("() => window.left.context.revert().then(() => { delete window.left; })")
@@ -190,7 +195,7 @@ class Notebook:
         return cls.opened(page, lab, LEFT)
 
     def leave(self) -> None:
-        """To another test, with a kernel that knows of nothing, unless that has still to do."""
+        """The next test may have the notebook. A kernel that is busy, or gone, is of no use to it."""
         if not self.page.evaluate(LEAVE, FORGET):
             self.shut_down()
 
