@@ -129,6 +129,16 @@ class Lab:
         request = urllib.request.Request(self.url + path, json.dumps(fields).encode(), headers)
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
+    def end_kernels(self, name: str) -> None:
+        """Those of a notebook, also where no page shows it any more."""
+        for session in self.get("api/sessions"):
+            if session["path"] == name:
+                headers = {"Authorization": f"token {self.token}"}
+                request = urllib.request.Request(
+                    f"{self.url}api/sessions/{session['id']}", None, headers, method="DELETE"
+                )
+                urllib.request.urlopen(request, timeout=PATIENCE).close()
+
     def stop(self) -> None:
         end(self._process)
 
@@ -192,6 +202,7 @@ class Notebook:
             page.evaluate("() => window.left.context.revert().then(() => { delete window.left; })")
             notebook.settled()
             return notebook
+        lab.end_kernels(LEFT)  # a test that failed has left it, perhaps with a busy one
         return cls.opened(page, lab, LEFT)
 
     def leave(self) -> None:
