@@ -11,8 +11,7 @@ const BEGUN = { parent: 0, role: "assistant", content: "half", run: "r" };
 /** A panel, the server that it is opened with, whose snapshots are counted, and what is kept in its notebook. */
 function panel(context, turns) {
   context.mock.timers.enable({ apis: ["setTimeout"] });
-  globalThis.requestAnimationFrame = (paint) => paint();
-  globalThis.cancelAnimationFrame = () => {};
+  context.mock.method(globalThis, "requestAnimationFrame", (paint) => paint());
   const kept = [];
   const sharedModel = { getMetadata: () => ({}), setMetadata: (name, { chats }) => kept.push(chats.c) };
   const model = { get: (name) => TRAITS[name], send: () => {}, widget_manager: { context: { model: { sharedModel } } } };

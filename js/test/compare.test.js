@@ -22,9 +22,6 @@ test("a run is asked with all that is its cell's own", () => {
   assert.deepEqual(asked({ params }, { prompt: "hi", complete: true, system: "" }), { params, prompt: "hi" });
 });
 
-globalThis.requestAnimationFrame = () => {};
-globalThis.cancelAnimationFrame = () => {};
-
 test("what was begun elsewhere is shown, and a failure stays, however often the server is asked", async () => {
   const traits = { chat: "c", cells: [{ label: "a", params: {} }], columns: 1, prompt: "hi" };
   const turns = [];

@@ -4,8 +4,6 @@ import "./page.js";
 import { Conversation } from "../src/conversation.js";
 import { Tree } from "../src/tree.js";
 
-globalThis.cancelAnimationFrame = () => {};
-globalThis.requestAnimationFrame = () => {};
 const heard = {};
 globalThis.addEventListener = (name, listener) => (heard[name] = listener);
 globalThis.removeEventListener = (name, listener) => heard[name] === listener && delete heard[name];

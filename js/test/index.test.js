@@ -6,8 +6,6 @@ const heard = {};
 globalThis.window = { addEventListener: (type, listener) => (heard[type] = listener), removeEventListener: () => {} };
 Object.assign(document, { addEventListener: () => {}, removeEventListener: () => {} });
 globalThis.location = { href: "http://here/" };
-globalThis.requestAnimationFrame = (paint) => paint();
-globalThis.cancelAnimationFrame = () => {};
 document.cookie = "";
 const { default: widget } = await import("../src/index.js");
 

@@ -20,7 +20,6 @@ test("how an answer ended is told where that is not by itself", () => {
 });
 
 test("an answer that had no room, also one that was kept, is not tried again", () => {
-  globalThis.cancelAnimationFrame = () => {};
   const buttons = (message) => {
     const answer = new Answer({ role: "assistant" }, { fresh: () => {}, painted: (work) => work() });
     answer.fail({ message }, () => {});
@@ -44,8 +43,7 @@ test("what was there before is no part of the rate at which an answer comes", (c
   let now = 1;
   context.mock.method(performance, "now", () => now);
   context.mock.timers.enable({ apis: ["setTimeout"] });
-  globalThis.requestAnimationFrame = (paint) => paint();
-  globalThis.cancelAnimationFrame = () => {};
+  context.mock.method(globalThis, "requestAnimationFrame", (paint) => paint());
   const answer = new Answer({ role: "assistant" }, { painted: (work) => work() });
   for (const begin of [() => {}, () => answer.restart()]) {
     begin();

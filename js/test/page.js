@@ -101,6 +101,8 @@ class Element {
   }
 }
 
+globalThis.requestAnimationFrame = (paint) => setTimeout(paint, 0);
+globalThis.cancelAnimationFrame = clearTimeout;
 globalThis.document = {
   hidden: false,
   createElement: (tag) => new Element(tag),

@@ -3,9 +3,6 @@ import { test } from "node:test";
 import "./page.js";
 import { Stream } from "../src/stream.js";
 
-globalThis.cancelAnimationFrame = () => {};
-globalThis.requestAnimationFrame = () => {};
-
 test("an error that was there when the panel is opened is not read out, and one that comes is", async () => {
   const traits = { chat: "c", prompt: "hi", params: {}, beside: {}, alternatives: 0 };
   const stream = new Stream({ get: (name) => traits[name], send: () => {} }, "m");

@@ -4,9 +4,6 @@ import "./page.js";
 import { Stream } from "../src/stream.js";
 import { token, TokenView } from "../src/tokens.js";
 
-globalThis.requestAnimationFrame = (paint) => setTimeout(paint, 0);
-globalThis.cancelAnimationFrame = clearTimeout;
-
 const spans = (view) => [...view.scroller.elements()].filter(({ attributes }) => attributes.role === "option");
 
 test("tokens stand in the text as what can be chosen", () => {

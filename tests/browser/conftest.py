@@ -27,14 +27,17 @@ FOREIGN = (
 )
 #: JupyterLab now and then loses a cell or a widget on a busy machine; what fails twice is ours. `-ra` tells both.
 AGAIN = pytest.mark.flaky(reruns=1)
+#: The fixtures of JupyterLab with other models than most tests need.
+OTHER_MODELS = ("seeing", "hearing", "installed")
 BLANK = "about:blank"
 VIEWPORT = ViewportSize(width=1100, height=900)
-#: Whether the page is a JupyterLab without notebooks, once it has opened again what it opens again where it was loaded
-#: again: what it showed, and what its address says. Where another document has taken its place, its objects are still
-#: there.
+#: Whether the page is a JupyterLab without notebooks, but for one that was left, once it has opened again what it opens
+#: again where it was loaded again: what it showed, and what its address says. Where another document has taken its
+#: place, its objects are still there.
 EMPTY = """async () => {
     const app = document.contains(window.jupyterapp?.shell.node ?? null) && window.jupyterapp;
     const shown = (selector) => document.querySelector(selector) !== null;
+    if (app && window.left?.isAttached) return document.querySelectorAll(".jp-NotebookPanel").length === 1;
     const late = new Promise((done) => setTimeout(done, 5000, true));
     if (!app || shown(".jp-NotebookPanel") || await Promise.race([app.restored.then(() => false), late])) return false;
     for (let times = 0; shown(".jp-mod-restoring") && times < 100; times++) {
@@ -45,9 +48,18 @@ EMPTY = """async () => {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(AGAIN)
+    """One model after the other, as to load one takes seconds, and last of each who unloads it."""
+    places = [place for place, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ours = [items[place] for place in places]
+    for place, item in zip(places, sorted(ours, key=which_model), strict=True):
+        item.add_marker(AGAIN)
+        items[place] = item
+
+
+def which_model(item: pytest.Item) -> tuple[int, bool]:
+    names = getattr(item, "fixturenames", ())
+    model = next((place for place, name in enumerate(OTHER_MODELS, 1) if name in names), 0)
+    return model, item.path.name == "test_monitor.py"
 
 
 @pytest.fixture(scope="package")

@@ -46,9 +46,9 @@ def serving(lab: Lab, model: Path | str) -> Lab:
     return lab
 
 
-def shown(lab: Lab, page: Page, name: str, more: str = "", *cells: str) -> tuple[Notebook, Panel]:
+def shown(lab: Lab, page: Page, more: str = "", *cells: str) -> tuple[Notebook, Panel]:
     """A notebook whose first cell has shown a panel; `more` are further arguments of the chat."""
-    notebook = Notebook.opened(page, lab, lab.write(name, CHAT.format(more), *cells))
+    notebook = Notebook.of(page, lab, CHAT.format(more), *cells)
     notebook.run(0)
     panel = Panel(page)
     panel.message.wait_for()

@@ -50,6 +50,21 @@ LAB_OPTIONS = {
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 #: The prompt of a cell that runs.
 RUNS = "[*]:"
+#: The file of the notebook that one test leaves to the next, and whether the page shows one that has been left.
+LEFT = "left.ipynb"
+IS_LEFT = "() => window.left !== undefined && window.left === window.jupyterapp?.shell.currentWidget"
+#: Whether the kernel forgets its widgets and variables.
+LEAVE = """async (code) => {
+    const notebook = window.jupyterapp.shell.currentWidget;
+    const kernel = notebook.sessionContext.session?.kernel;
+    const after = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+    for (let times = 0; kernel && kernel.status !== "idle" && times < 20; times++) await after(50);
+    if (kernel?.status !== "idle") return false;
+    const reply = await Promise.race([after(10_000), kernel.requestExecute({ code, store_history: false }).done]);
+    window.left = reply?.content.status === "ok" ? notebook : undefined;
+    return window.left !== undefined;
+}"""
+FORGET = "__import__('ipywidgets').Widget.close_all(); get_ipython().run_line_magic('reset', '-f')"
 NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 #: Or else each page that is loaded has the server look, for a second, whether JupyterLab should be built anew.
 NO_CHECK = '{"buildCheck": false}'
@@ -83,7 +98,7 @@ class Lab:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
-        self._password = password
+        self._password = passwd(password) if password else ""
         self._given = model, {"nbgen": extension, **dict.fromkeys(also, True)}
         self.begin()
 
@@ -114,6 +129,16 @@ class Lab:
         request = urllib.request.Request(self.url + path, json.dumps(fields).encode(), headers)
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
+    def end_kernels(self, name: str) -> None:
+        """Those of a notebook, also where no page shows it any more."""
+        for session in self.get("api/sessions"):
+            if session["path"] == name:
+                headers = {"Authorization": f"token {self.token}"}
+                request = urllib.request.Request(
+                    f"{self.url}api/sessions/{session['id']}", None, headers, method="DELETE"
+                )
+                urllib.request.urlopen(request, timeout=PATIENCE).close()
+
     def stop(self) -> None:
         end(self._process)
 
@@ -127,7 +152,7 @@ class Lab:
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
         if self._password:
-            options["PasswordIdentityProvider.hashed_password"] = passwd(self._password)
+            options["PasswordIdentityProvider.hashed_password"] = self._password
         if extensions["nbgen"]:
             options["NbgenApp.standby"] = False
         if model:
@@ -155,11 +180,35 @@ class Notebook:
         """In the JupyterLab that the page shows, or in a new one."""
         notebook = cls(page)
         if page.url.startswith(f"{lab.url}lab/"):
+            if page.evaluate(IS_LEFT):
+                notebook.shut_down()
             notebook.command("docmanager:open", path=name, factory="Notebook")
         else:
             page.goto(f"{lab.url}lab/workspaces/tests/tree/{name}?token={lab.token}&reset")
         notebook.settled()
         return notebook
+
+    @classmethod
+    def of(cls, page: Page, lab: Lab, *cells: str) -> Notebook:
+        """A notebook of these cells, with a kernel that has done nothing yet, or has forgotten it."""
+        lab.write(LEFT, *cells)
+        return cls.read(page, lab)
+
+    @classmethod
+    def read(cls, page: Page, lab: Lab) -> Notebook:
+        """What stands in `LEFT`, in the tab of the test before, as JupyterLab and a kernel take seconds to begin."""
+        notebook = cls(page)
+        if page.url.startswith(lab.url) and page.evaluate(IS_LEFT):
+            page.evaluate("() => window.left.context.revert().then(() => { delete window.left; })")
+            notebook.settled()
+            return notebook
+        lab.end_kernels(LEFT)  # a test that failed has left it, perhaps with a busy one
+        return cls.opened(page, lab, LEFT)
+
+    def leave(self) -> None:
+        """The next test may have the notebook. A kernel that is busy, or gone, is of no use to it."""
+        if not self.page.evaluate(LEAVE, FORGET):
+            self.shut_down()
 
     def settled(self) -> None:
         """Wait until the cells are painted and the kernel answers."""
@@ -178,6 +227,13 @@ class Notebook:
             self.page.locator(".nbgen").or_(lost).first.wait_for()
             if lost.count() == 0:
                 return
+
+    def again(self) -> None:
+        """Close the notebook and open it again, as it was saved. Its kernel goes on meanwhile."""
+        closed = "() => { const { context } = window.jupyterapp.shell.currentWidget; const { path } = context;"
+        path = self.page.evaluate(closed + " window.jupyterapp.shell.currentWidget.dispose(); return path; }")
+        self.command("docmanager:open", path=path, factory="Notebook")
+        self.settled()
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").nth(index)

@@ -48,10 +48,10 @@ PANEL = """<div class="nbgen nbgen-sized nbgen-in-notebook" style="--height: 300
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     cell = getattr(request, "param", CHAT)
-    notebook = Notebook.opened(page, lab, lab.write(f"{request.node.originalname}.ipynb", cell))
+    notebook = Notebook.of(page, lab, cell)
     notebook.run(0)
     yield notebook
-    notebook.shut_down()
+    notebook.leave()
 
 
 def narrow(page: Page) -> None:

@@ -28,11 +28,10 @@ print(1)
 
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    name = request.node.originalname
-    notebook = Notebook.opened(page, lab, lab.write(f"{name}.ipynb", CHAT.format(name=name), "2 + 2"))
+    notebook = Notebook.of(page, lab, CHAT.format(name=request.node.originalname), "2 + 2")
     notebook.run(0)
     yield notebook
-    notebook.shut_down()
+    notebook.leave()
 
 
 def answer_with(page: Page, text: str, reasoning: str = "") -> None:
@@ -95,7 +94,7 @@ def test_regenerate_and_edit_make_branches_that_survive_as_thoughts_do(
     expect(thoughts.get_by_text("**four**")).to_be_visible()
 
     opened.command("docmanager:save")
-    opened.reload()
+    opened.again()
     expect(thoughts).to_contain_text("Two and two:")
     expect(page.get_by_role("article", name="You").first).to_contain_text("two")
     page.get_by_role("button", name="Previous version").click()

@@ -10,7 +10,7 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Page, expect
 
 from nbgen.notebook.transcript import bundle
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import LEFT, Lab, Notebook
 
 VECTORS = Path(__file__).parents[2] / "js" / "test" / "vectors.json"
 TEXTS = [text.encode("utf-8", "replace").decode() for text in json.loads(VECTORS.read_text())]
@@ -59,7 +59,7 @@ def test_in_the_panel(lab: Lab, page: Page, found: list[str]) -> None:
     turns = [{"parent": None, "role": "user", "content": "go on"}]
     turns += [{**done, "parent": place, "run": f"r{place}", "content": text} for place, text in enumerate(TEXTS)]
     page.route("**/api/v1/chats/*", lambda route: route.fulfill(json={"chat": "x", "run": None, "turns": turns}))
-    notebook = Notebook.opened(page, lab, lab.write("hostile_panel.ipynb", "import nbgen\nnbgen.Chat()"))
+    notebook = Notebook.of(page, lab, "import nbgen\nnbgen.Chat()")
     notebook.run(0)
     answers = page.get_by_role("article", name="Answer")
     answers.first.wait_for()
@@ -72,18 +72,19 @@ def test_in_the_panel(lab: Lab, page: Page, found: list[str]) -> None:
     assert set(addresses) <= {"http", "https", "mailto"}
     page.wait_for_timeout(300)
     assert found == []
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_in_a_saved_notebook_that_is_not_trusted(lab: Lab, page: Page, found: list[str]) -> None:
-    nbformat.write(saved(), lab.root / "hostile.ipynb")
-    notebook = Notebook.opened(page, lab, "hostile.ipynb")
+    nbformat.write(saved(), lab.root / LEFT)
+    notebook = Notebook.read(page, lab)
+    assert page.evaluate("window.jupyterapp.shell.currentWidget.content.model.cells.get(0).trusted") is False
     expect(page.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS + TRICKS))
     page.evaluate(UNFOLD)
     expect(notebook.output(0)).to_contain_text("alert(1)")
     page.wait_for_timeout(300)
     assert found == []
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_in_a_page_of_nbconverts(aside: Page, found: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Where else a panel may stand: Notebook 7, Voilà, JupyterHub, behind a proxy after a login."""
+"""Where else a panel may stand: Notebook 7, Voilà, JupyterHub."""
 
 import os
 import subprocess
@@ -12,19 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.hub import Hub
 from tests.browser.lab import FOLDERS, RUNS, STATUS, Lab, Notebook, end, save_notebook
 from tests.browser.panel import Panel, running, until
-from tests.browser.proxy import Proxy
 from tests.conftest import PATIENCE, free_port
 
 CHAT = "import nbgen, time\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True, transport='direct')"
-PASSWORD = "open sesame"
-
-
-@pytest.fixture(scope="module")
-def guarded(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A server with a password and no token."""
-    lab = Lab(tmp_path_factory.mktemp("guarded"), str(long_model), password=PASSWORD)
-    yield lab
-    lab.stop()
 
 
 @pytest.fixture
@@ -66,7 +56,7 @@ def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, aside: Page) -> None:
 
 
 def test_in_a_view_of_its_own_it_is_as_high_as_that(lab: Lab, page: Page) -> None:
-    notebook = Notebook.opened(page, lab, lab.write("view.ipynb", CHAT))
+    notebook = Notebook.of(page, lab, CHAT)
     notebook.run(0)
     Panel(page).message.wait_for()
     notebook.command("notebook:create-output-view")
@@ -78,7 +68,7 @@ def test_in_a_view_of_its_own_it_is_as_high_as_that(lab: Lab, page: Page) -> Non
         ".find((each) => each.node.querySelector('.jp-LinkedOutputView')).dispose()"
     )
     page.wait_for_function("window.jupyterapp.shell.currentWidget?.sessionContext")
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_in_voila(lab: Lab, aside: Page) -> None:
@@ -112,27 +102,6 @@ def test_in_voila_alone_through_the_kernel(browser: Browser, long_model: Path, t
         page.close()
     finally:
         end(voila)
-
-
-def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, aside: Page) -> None:
-    proxy = Proxy(guarded.url)
-    name = guarded.write("guarded.ipynb", CHAT, "print(nbgen.status().state, nbgen.generate('a', max_new_tokens=2))")
-    aside.goto(f"{proxy.url}lab/tree/{name}")
-    aside.get_by_label("Password").fill(PASSWORD)
-    aside.get_by_role("button", name="Log in").click()
-    notebook = Notebook(aside)
-    notebook.settled()
-    notebook.run(0)
-    streams_and_stops(Panel(aside))
-    notebook.run(1)
-    assert notebook.errors() == []
-    expect(notebook.output(1)).to_contain_text("ready")
-    notebook.end_kernel()
-    aside.context.clear_cookies()
-    Panel(aside).ask("hello")
-    expect(aside.get_by_role("alert").last).to_contain_text("reload the page to log in again")
-    aside.close()
-    proxy.stop()
 
 
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:

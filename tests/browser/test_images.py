@@ -40,12 +40,12 @@ def seeing(shared_lab: Lab, seeing_model: Path) -> Lab:
     return serving(shared_lab, seeing_model)
 
 
-def test_images_are_given_removed_sent_and_there_after_a_reload(
+def test_images_are_given_removed_sent_and_there_when_the_notebook_is_opened_again(
     seeing: Lab, page: Page, listen: Callable[..., None], tmp_path: Path
 ) -> None:
     fetched: list[str] = []
     listen("request", lambda request: fetched.append(request.url) if request.resource_type == "image" else None)
-    notebook, panel = shown(seeing, page, "images.ipynb")
+    notebook, panel = shown(seeing, page)
     attached = page.get_by_role("list", name="Files of this message")
     assert give(page, "paste", image("one.png", 1))
     options = page.get_by_text("Options", exact=True)
@@ -75,7 +75,7 @@ def test_images_are_given_removed_sent_and_there_after_a_reload(
     size = page.evaluate("[...document.querySelectorAll('.nbgen-user img')].map((i) => i.naturalWidth)")
     assert size == [90, 1280]
     notebook.command("docmanager:save")
-    notebook.reload()
+    notebook.again()
     expect(you.get_by_role("img")).to_have_count(2)
     you.get_by_role("button", name="Image 1 of 2").press("Enter")
     expect(you.locator("[aria-expanded=true]")).to_have_count(1)
@@ -90,24 +90,24 @@ def test_images_are_given_removed_sent_and_there_after_a_reload(
     expect(page.get_by_role("article", name="You").last.get_by_role("img")).to_have_count(1)
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert not [url for url in fetched if not url.startswith(("data:", seeing.url.partition("/user")[0]))]
-    notebook.shut_down()
+    notebook.leave()
 
 
 @pytest.mark.soak
 def test_images_go_through_the_kernel_as_well(seeing: Lab, page: Page) -> None:
-    notebook, panel = shown(seeing, page, "comm.ipynb", ', transport="comm"')
+    notebook, panel = shown(seeing, page, ', transport="comm"')
     expect(page.get_by_role("button", name="Add images")).to_be_visible()
     give(page, "drop", image("one.png", 1))
     expect(panel.status).to_have_text("one.png added, 1 image")
     panel.ask("What do you see?")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert [part["type"] for part in kept(seeing, notebook)[0]["content"]] == ["image_url", "text"]
-    notebook.shut_down()
+    notebook.leave()
 
 
 @pytest.mark.soak
 def test_a_large_image_is_there_after_a_reload_through_the_kernel_and_seen_again(seeing: Lab, page: Page) -> None:
-    notebook, panel = shown(seeing, page, "large.ipynb", ', transport="comm"', LARGE)
+    notebook, panel = shown(seeing, page, ', transport="comm"', LARGE)
     you = page.get_by_role("article", name="You").get_by_role("img")
     notebook.run(1)
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
@@ -123,14 +123,14 @@ def test_a_large_image_is_there_after_a_reload_through_the_kernel_and_seen_again
         [large, {"type": "text", "text": "Seen?"}],
         "And now?",
     ]
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page, listen: Callable[..., None]) -> None:
     fetched: list[str] = []
     listen("request", lambda asked: fetched.append(asked.url) if asked.resource_type in ("image", "media") else None)
     (file := seeing.folder / "clip.webm").write_bytes(movie(colours(24), "libvpx", "webm"))
-    notebook, panel = shown(seeing, page, "videos.ipynb", "", ARRAY, FILE.format(str(file)), BELOW.format(str(file)))
+    notebook, panel = shown(seeing, page, "", ARRAY, FILE.format(str(file)), BELOW.format(str(file)))
     you = page.get_by_role("article", name="You")
     notebook.run(1)
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
@@ -144,12 +144,12 @@ def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page, l
     expect(below).to_be_visible()
     assert below.evaluate(LENGTH) == pytest.approx(1, abs=0.1)
     assert not [url for url in fetched if not url.startswith(("data:", seeing.url))]
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
     load(lab)
-    notebook, panel = shown(lab, page, "text_only.ipynb")
+    notebook, panel = shown(lab, page)
     for name in ("Add images", "Add sounds", "Record a sound"):
         expect(page.get_by_role("button", name=name)).to_be_hidden()
     assert give(page, "drop", ("one.wav", "audio/wav", b""))
@@ -164,4 +164,4 @@ def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
     assert give(page, "drop", ("data.csv", "text/csv", b"a,b\r\n1,2\r\n"))
     expect(panel.status).to_have_text("data.csv added as text")
     expect(panel.message).to_have_value("Sum up\n\ndata.csv:\n```csv\na,b\n1,2\n```")
-    notebook.shut_down()
+    notebook.leave()

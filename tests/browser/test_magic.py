@@ -20,7 +20,7 @@ display(out)
 
 def test_an_answer_grows_in_the_cell_and_an_interrupt_keeps_it(lab: Lab, page: Page) -> None:
     cells = ["%load_ext nbgen", "%%nbgen -t 0\nhello", "print(_.finish_reason, len(_.text) > 20)", IN_WIDGET]
-    notebook = Notebook.opened(page, lab, lab.write("magic.ipynb", *cells))
+    notebook = Notebook.of(page, lab, *cells)
     notebook.run(0)
     notebook.run(1, wait=False)
     answer = notebook.output(1).locator(".jp-RenderedMarkdown")
@@ -40,4 +40,4 @@ def test_an_answer_grows_in_the_cell_and_an_interrupt_keeps_it(lab: Lab, page: P
     expect(notebook.output(3).get_by_text("Transcript: 2 messages")).to_be_visible()
     shown = notebook.output(3).locator(".jp-RenderedMarkdown").first
     assert len(shown.inner_text()) > int(notebook.kernel_value("len(_.text) // 2"))
-    notebook.shut_down()
+    notebook.leave()

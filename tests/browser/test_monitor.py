@@ -16,7 +16,7 @@ CELLS = (
 @pytest.mark.parametrize("transport", ["auto", soaking("comm")])
 def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport: str) -> None:
     cells = (CELLS[0].format(f", transport='{transport}'"), CELLS[1])
-    notebook = Notebook.opened(page, lab, lab.write(f"monitor-{transport}.ipynb", *cells))
+    notebook = Notebook.of(page, lab, *cells)
     notebook.run(0)
     monitor = page.get_by_role("group", name="Model server")
     load, unload = monitor.get_by_role("button", name="Load", exact=True), monitor.get_by_role("button", name="Unload")
@@ -48,12 +48,11 @@ def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport:
     expect(monitor.locator(".nbgen-gauge").nth(1)).to_contain_text("0 MiB")
     expect(load).to_be_enabled()
     assert notebook.errors() == []
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_the_monitor_says_that_its_kernel_is_gone_and_is_narrow_where_the_page_is(lab: Lab, page: Page) -> None:
-    cell = CELLS[0].format(", transport='comm'")
-    notebook = Notebook.opened(page, lab, lab.write("monitor-gone.ipynb", cell))
+    notebook = Notebook.of(page, lab, CELLS[0].format(", transport='comm'"))
     notebook.run(0)
     monitor = page.get_by_role("group", name="Model server")
     expect(monitor.get_by_role("status")).not_to_be_empty()
@@ -64,4 +63,4 @@ def test_the_monitor_says_that_its_kernel_is_gone_and_is_narrow_where_the_page_i
     expect(monitor).to_be_focused()
     page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     expect(monitor.get_by_role("alert")).to_have_text("The kernel has ended: run the cell again.")
-    notebook.shut_down()
+    notebook.leave()

@@ -31,11 +31,10 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     """A notebook whose first cell shows a panel; the test's marker says how long its answers are."""
     options = getattr(request, "param", {})
     chat = CHAT.format(tokens=options.get("tokens", 20_000), more=options.get("more", ""))
-    name = lab.write(f"{request.node.originalname}.ipynb", chat, "import time\ntime.sleep(600)")
-    notebook = Notebook.opened(page, lab, name)
+    notebook = Notebook.of(page, lab, chat, "import time\ntime.sleep(600)")
     notebook.run(0)
     yield notebook
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_text_arrives_and_stops_while_the_kernel_is_busy_and_goes_on_while_it_starts_again(
@@ -74,30 +73,14 @@ def test_text_arrives_and_stops_while_the_kernel_is_busy_and_goes_on_while_it_st
     until(lambda: running(lab) == 0)
 
 
-def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
-    panel.ask("tell me **everything**")
-    until(lambda: panel.length() > 200)
-    opened.command("docmanager:save")
-    opened.reload()
-    expect(panel.stop).to_be_visible()
-    expect(page.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
-    until(lambda: panel.length() > 200)  # it is read from its beginning
-    before = panel.length()
-    until(lambda: panel.length() > before)
-    panel.stop.click()
-    expect(panel.status).to_have_text("Stopped")
-    run = lab.get(f"nbgen/api/v1/chats/{opened.kernel_value('chat.chat')}")["run"]
-    shown = page.evaluate("document.querySelector('.nbgen-text').textContent.replace(/\\s/g, '').length")
-    assert run["finish_reason"]["type"] == "abort"
-    assert shown > 0.5 * len("".join(run["text"].split()))
-
-
-def test_two_tabs_show_one_conversation(opened: Notebook, page: Page, lab: Lab) -> None:
+def test_a_second_tab_reads_what_is_being_written_and_both_show_one_conversation(
+    opened: Notebook, page: Page, lab: Lab
+) -> None:
     panel = Panel(opened.cell(0))
     page.evaluate(f"source => {MODEL}.sharedModel.getCell(1).setSource(source)", OTHERS)
     opened.run(1)
     expect(opened.output(1)).to_contain_text("2 answers ready")
-    panel.ask("one")
+    panel.ask("tell me **everything**")
     until(lambda: panel.length() > 100)
     opened.command("docmanager:save")
     other = page.context.new_page()
@@ -105,10 +88,17 @@ def test_two_tabs_show_one_conversation(opened: Notebook, page: Page, lab: Lab) 
     Notebook(other).settled()
     second = Panel(Notebook(other).cell(0))
     expect(second.stop).to_be_visible()
-    until(lambda: second.length() > 100)
+    expect(other.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
+    until(lambda: second.length() > 100)  # it is read from its beginning
+    before = second.length()
+    until(lambda: second.length() > before)
     second.stop.click()
     expect(second.status).to_have_text("Stopped")
     expect(panel.status).to_have_text("Stopped")
+    run = lab.get(f"nbgen/api/v1/chats/{opened.kernel_value('chat.chat')}")["run"]
+    shown = other.evaluate("document.querySelector('.nbgen-text').textContent.replace(/\\s/g, '').length")
+    assert run["finish_reason"]["type"] == "abort"
+    assert shown > 0.5 * len("".join(run["text"].split()))
     grids = [where.get_by_role("region", name="Comparison") for where in (page, other)]
     grids[0].get_by_role("textbox").fill("others")
     grids[0].get_by_role("textbox").press("Enter")
@@ -294,8 +284,7 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
 
 
 def test_panels_share_one_connection(lab: Lab, page: Page, listen: Callable[..., None]) -> None:
-    cells = [CHAT.format(tokens=20_000, more="")] * 3
-    notebook = Notebook.opened(page, lab, lab.write("three.ipynb", *cells))
+    notebook = Notebook.of(page, lab, *[CHAT.format(tokens=20_000, more="")] * 3)
     notebook.run_all()
     streams: set[object] = set()
     listen("request", lambda request: streams.add(request) if "subscribe" in request.url else None)
@@ -310,7 +299,7 @@ def test_panels_share_one_connection(lab: Lab, page: Page, listen: Callable[...,
     for panel in panels:
         panel.stop.click()
         expect(panel.status).to_have_text("Stopped")
-    notebook.shut_down()
+    notebook.leave()
 
 
 @pytest.mark.parametrize("opened", [{"tokens": 60}], indirect=True)

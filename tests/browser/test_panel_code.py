@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from nbgen.notebook.panel_code import STATIC
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import LEFT, Lab, Notebook
 from tests.browser.panel import Panel
 
 PANELS = ("import nbgen\nchat = nbgen.Chat()\nchat", "nbgen.Stream('Once')", "nbgen.Chat()")
@@ -42,12 +42,12 @@ def saved(lab: Lab, notebook: Notebook) -> dict[str, Any]:
     notebook.command(SAVE_WIDGETS)
     os.kill(int(notebook.kernel_value("__import__('os').getpid()")), signal.SIGKILL)
     notebook.end_kernel()
-    return json.loads((lab.root / "panel_code.ipynb").read_text())
+    return json.loads((lab.root / LEFT).read_text())
 
 
 @pytest.fixture
 def opened(lab: Lab, page: Page) -> Notebook:
-    return Notebook.opened(page, lab, lab.write("panel_code.ipynb", *PANELS, CLOSED))
+    return Notebook.of(page, lab, *PANELS, CLOSED)
 
 
 @pytest.mark.soak
@@ -84,7 +84,7 @@ def test_a_panel_after_all_widgets_were_closed_has_its_code(opened: Notebook) ->
     shows(opened, 3)
     panel = Panel(opened.cell(3))
     expect(panel.send).to_be_visible()
-    opened.shut_down()
+    opened.leave()
 
 
 def test_a_panel_in_a_shadow_tree_has_its_style(aside: Page) -> None:

@@ -7,7 +7,7 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Page, expect
 
 from nbgen.notebook.shown_text import as_typed, text_bundle
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import LEFT, Lab, Notebook
 
 TEXTS = {
     "Use the <title> tag.\n\n1. then": "Use the <title> tag.\nthen",
@@ -36,15 +36,15 @@ def plain(text: str) -> str:
 
 
 def test_a_saved_output_in_jupyterlab(lab: Lab, page: Page) -> None:
-    saved(lab.root / "shown.ipynb")
-    notebook = Notebook.opened(page, lab, "shown.ipynb")
+    saved(lab.root / LEFT)
+    notebook = Notebook.read(page, lab)
     outputs = notebook.output(0).locator(".jp-RenderedMarkdown")
     expect(outputs).to_have_count(len(TEXTS) + 2)
     expect(outputs.last.locator("mjx-container")).to_have_count(2)
     expect(notebook.output(0).locator("mjx-container")).to_have_count(2)
     found = [plain(text) for text in outputs.all_inner_texts()]
     assert found[:-1] == [plain(want or text) for text, want in TEXTS.items()] + [plain(TYPED)]
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_a_page_of_nbconverts(aside: Page, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def length(player: Locator) -> float:
 
 @pytest.mark.soak
 def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, page: Page, tmp_path: Path) -> None:
-    notebook, panel = shown(hearing, page, "sounds.ipynb", "", ASK.format(samples=NOISE.format(1)))
+    notebook, panel = shown(hearing, page, "", ASK.format(samples=NOISE.format(1)))
     attached = page.get_by_role("list", name="Files of this message")
     expect(page.get_by_role("button", name="Add images")).to_be_hidden()
     assert give(page, "drop", small := file("small.flac", 0.5, form="FLAC"), file("two.wav", 0.5))
@@ -84,7 +84,7 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, pa
     expect(transcript).to_have_count(2)
     notebook.run(1)
     expect(notebook.output(1).locator("audio[controls]")).to_have_count(1)
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_a_sound_from_python_is_shown_whatever_its_size_and_a_microphone_that_is_not_allowed_is_said_in_words(
@@ -92,7 +92,7 @@ def test_a_sound_from_python_is_shown_whatever_its_size_and_a_microphone_that_is
 ) -> None:
     page.context.clear_permissions()
     page.context.grant_permissions([])
-    notebook, panel = shown(hearing, page, "from_python.ipynb")
+    notebook, panel = shown(hearing, page)
     for seconds, count in ((1, 1), (40, 2)):
         notebook.kernel_value(f"chat.ask('Heard?', audio=({NOISE.format(seconds)}, 16000))")
         you = page.get_by_role("article", name="You")
@@ -106,13 +106,13 @@ def test_a_sound_from_python_is_shown_whatever_its_size_and_a_microphone_that_is
     panel.ask("Nothing to hear")
     expect(panel.answers).to_have_count(3)
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
-    notebook.shut_down()
+    notebook.leave()
 
 
 @pytest.mark.parametrize("transport", ["auto", soaking("comm")])
 def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, page: Page, transport: str) -> None:
     page.context.grant_permissions(["microphone"])
-    notebook, panel = shown(hearing, page, f"recording_{transport}.ipynb", f", transport={transport!r}")
+    notebook, panel = shown(hearing, page, f", transport={transport!r}")
     page.get_by_role("button", name="Record a sound").press("Enter")
     expect(panel.status).to_have_text("Recording")
     expect(page.get_by_role("timer", name="Recorded")).not_to_have_text("0:00")
@@ -128,13 +128,13 @@ def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, page: Page
     assert (head, rate) == ("data:audio/wav;base64", RATE)
     assert len(samples) > RATE // 2
     assert np.abs(samples).max() > 0.01, "the microphone beeps"
-    notebook.shut_down()
+    notebook.leave()
 
 
 def test_what_cannot_be_sent_is_refused_in_words_and_what_cannot_be_recorded_has_no_button(
     hearing: Lab, page: Page, tmp_path: Path
 ) -> None:
-    notebook, panel = shown(hearing, page, "refusals.ipynb")
+    notebook, panel = shown(hearing, page)
     give(page, "drop", ("noise.wav", "audio/wav", b"no sound at all"))
     expect(panel.status).to_have_text("noise.wav is no sound that this browser can read")
     give(page, "drop", ("a.png", "image/png", b""), file("fine.wav", 0.5))
@@ -158,4 +158,4 @@ def test_what_cannot_be_sent_is_refused_in_words_and_what_cannot_be_recorded_has
         expect(page.get_by_role("button", name="Record a sound")).to_be_hidden()
     finally:
         page.evaluate("() => { window.MediaRecorder = window.kept; }")
-    notebook.shut_down()
+    notebook.leave()

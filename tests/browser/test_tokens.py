@@ -35,10 +35,10 @@ SCROLLED = """label => {
 
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    notebook = Notebook.opened(page, lab, lab.write(f"{request.node.originalname}.ipynb", *request.param))
+    notebook = Notebook.of(page, lab, *request.param)
     notebook.run(0)
     yield notebook
-    notebook.shut_down()
+    notebook.leave()
 
 
 @pytest.mark.parametrize("opened", [[STREAM]], indirect=True)
@@ -120,6 +120,7 @@ def test_a_server_that_tells_of_no_tokens_has_its_text_shown_and_undone(opened: 
     expect(status).to_have_text("Text ready, 12 tokens")
     page.get_by_role("button", name="Back to the text before").click()
     assert view.inner_text() == text
+    opened.end_kernel()  # which others would find connected to that server
 
 
 @pytest.mark.parametrize("opened", [["import nbgen\nnbgen.Stream('Once', adapter='nobody')"]], indirect=True)
@@ -184,7 +185,9 @@ def test_models_answer_side_by_side_wherever_they_are_served(
 
 
 @pytest.mark.parametrize("opened", [[COMPARE, STREAM]], indirect=True)
-def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_does(opened: Notebook, page: Page) -> None:
+def test_settings_stream_side_by_side_and_are_there_when_the_notebook_is_opened_again_as_a_continuation_is(
+    opened: Notebook, page: Page
+) -> None:
     status, stream_status = (opened.cell(index).locator(".nbgen").get_by_role("status") for index in range(2))
     expect(status).to_have_text("4 answers ready")
     answers = [
@@ -211,7 +214,7 @@ def test_settings_stream_side_by_side_and_survive_a_reload_as_a_continuation_doe
     expect(page.get_by_text("Text", exact=True)).to_be_visible()
     continued = tokens.all_text_contents()
     opened.command("docmanager:save")
-    opened.reload()
+    opened.again()
     expect(page.get_by_text("Comparison: 4 answers")).to_be_visible()
     expect(status).to_have_text("4 answers ready")
     assert [answer.locator(".nbgen-text").inner_text() for answer in answers] == texts

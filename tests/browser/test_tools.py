@@ -35,13 +35,11 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     cell = CHAT
     for name, usual in (("def", "def"), ("more", '""'), ("options", "")):
         cell = cell.replace(f"{{{name}}}", given.get(name, usual))
-    name = f"{request.node.originalname}{len(given)}.ipynb"
-    name = lab.write(name, cell, "import threading\nfree = threading.Event()", "free.wait()", "chat")
-    notebook = Notebook.opened(page, lab, name)
+    notebook = Notebook.of(page, lab, cell, "import threading\nfree = threading.Event()", "free.wait()", "chat")
     notebook.run(0)
     notebook.run(1)
     yield notebook
-    notebook.shut_down()
+    notebook.leave()
 
 
 def calls(panel: Panel) -> list[str]:
@@ -75,7 +73,7 @@ def test_a_function_is_called_and_shown_and_the_model_goes_on(opened: Notebook, 
     expect(panel.answers).to_have_count(2)
     expect(line).to_have_text(f"{CALL} {RESULT}")
     opened.command("docmanager:save")
-    opened.reload()
+    opened.again()
     expect(panel.answers).to_have_count(4)
     assert calls(panel) == [f"{CALL} {RESULT}"] * 2
     expect(opened.output(0)).to_contain_text("forecast(")

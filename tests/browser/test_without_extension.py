@@ -17,7 +17,7 @@ def plain(tmp_path: Path) -> Iterator[Lab]:
     lab.stop()
 
 
-def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page: Page, tiny_model: Path) -> None:
+def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, aside: Page, tiny_model: Path) -> None:
     cells = [
         f"import nbgen\nnbgen.serve({str(tiny_model)!r})",
         "%load_ext nbgen",
@@ -25,7 +25,7 @@ def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page:
         "nbgen.Chat(max_new_tokens=6, temperature=0)",
         "nbgen.Chat(transport='direct')",
     ]
-    notebook = Notebook.opened(page, plain, plain.write("own.ipynb", *cells))
+    notebook = Notebook.opened(aside, plain, plain.write("own.ipynb", *cells))
     notebook.run_all()
     assert notebook.errors() == []
     expect(notebook.output(2)).to_contain_text("5 tokens")
