@@ -23,6 +23,7 @@ from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.grammar import Grammar
 from nbgen.engine.lean_imports import import_leanly
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.shape_functions import import_shape_functions
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateOutput, GenerateRequest
@@ -150,7 +151,7 @@ def _in_a_process(begin: Callable[[], object], **environment: str) -> Iterator[P
     It has imported transformers as an engine's does, in half the time.
     """
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(1, context, initializer=import_leanly, initargs=("nbgen.engine.attention",))
+    pool = ProcessPoolExecutor(1, context, initializer=_import)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -172,6 +173,12 @@ def _read_once() -> None:
     interpreter._patch_lang = lambda _: done()
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
+
+
+def _import() -> None:
+    """As an engine does that has asked how large a model of any family would be."""
+    import_leanly("nbgen.engine.attention")
+    import_shape_functions()
 
 
 @pytest.fixture(scope="package")
