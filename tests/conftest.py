@@ -236,11 +236,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile: imports make a million objects, and all of them stay."""
+    """Look for no garbage meanwhile, and never in what is there then: a million objects of imports, which stay."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
