@@ -160,7 +160,7 @@ def test_arguments_that_are_read_and_cannot_be_written_are_told(way: str, cut: b
         found, call = learned(CHANNELS, ends=["<|return|>", "<|call|>"]), f'{IN_A_CHANNEL}{{"city": 3}}'
     else:
         found, call = learned(template(CALLS[way], THOUGHT)), written(way, 1)
-    for depth in range(850, 1000):
+    for depth in range(850, 1000, 5):
         nested = "[" * depth + "]" * depth
         parts = read(found, call.replace("3", nested)[: -1 if cut else None], size=40, cut=cut)
         shown = "".join(part.content + (part.tool_call.arguments if part.tool_call else "") for part in parts)
