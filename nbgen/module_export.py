@@ -54,12 +54,8 @@ class FileForTorch(io.FileIO):
         return size
 
 
-def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
-    """Write `model.pt2` of the module, for the CPU and in evaluation mode; the module itself is not changed.
-
-    Raises InvalidRequest if it is no module, ModelError if its graph cannot be recorded, OSError if the file cannot
-    be written.
-    """
+def check(module: Any, inputs: Tensors) -> None:
+    """Raises InvalidRequest if it is no module, ModelError for inputs that torch's graphs do not take."""
     if not isinstance(module, torch.nn.Module):
         words = f"a module is a torch.nn.Module, got {type(module).__name__}: put a function into the forward of one"
         raise InvalidRequest(words, field="module")
@@ -67,6 +63,14 @@ def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_siz
         if datatype not in DTYPES:
             hint = "; BYTES need a module of the model repository (model.py)" if datatype == "BYTES" else ""
             raise ModelError(f"{name} is of datatype {datatype!r}; torch's graphs take {', '.join(DTYPES)}{hint}")
+
+
+def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
+    """Write `model.pt2` of the module, for the CPU and in evaluation mode; the module itself is not changed.
+
+    Raises ModelError if its graph cannot be recorded, OSError if the file cannot be written; and as `check`.
+    """
+    check(module, inputs)
     device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     examples = tuple(_example(*declared, max_batch_size).to(device) for declared in inputs.values())
     dynamic = (_dynamic(inputs, max_batch_size),)

@@ -10,9 +10,13 @@ from nbgen.tensor_spec import ModelSpec
 
 
 class ServeTensors(Struct, frozen=True):
-    """The first message to an engine process that runs plain modules instead of a language model."""
+    """The first message to an engine process that runs plain modules instead of a language model.
+
+    `exported`: a module that torch exports comes soon.
+    """
 
     config: EngineConfig
+    exported: bool = False
 
 
 class LoadModule(Struct, frozen=True):

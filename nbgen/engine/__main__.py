@@ -46,8 +46,11 @@ def main() -> None:
     if isinstance(first, LoadModel):
         _serve(channel, first, messages)
     elif isinstance(first, ServeTensors):
+        from nbgen.engine import module_loader
         from nbgen.engine.tensor_models import TensorModels
 
+        if first.exported:
+            module_loader.import_reader()
         _collect_from_here()
         TensorModels(channel, first.config).run(messages)
     channel.close()

@@ -4,9 +4,11 @@
 and from nothing else. The folder belongs to the server's owner, who named it: its code is run.
 """
 
+import importlib
 import importlib.util
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -25,6 +27,12 @@ if torch.__version__ < "2.12":  # reading in a second thread ends the process, u
 
     with FakeTensorMode():
         pass
+
+
+def import_reader() -> None:
+    """Import what reads an exported program, torch's compiler among it: the first program would wait for seconds."""
+    with suppress(ImportError):  # in another version of torch
+        importlib.import_module("torch._export.serde.serialize")
 
 
 def load(folder: str, name: str, device: torch.device) -> torch.nn.Module:

@@ -55,6 +55,10 @@ class Client(Connection):
         """End the engine process; returns when its memory is free."""
         return self.fields(Call("POST", f"{API}model/unload", {}))
 
+    def start_modules(self) -> None:
+        """Have the server start its process for plain modules, if it has none; returns before that is ready."""
+        self.json(Call("POST", f"{API}modules/start", {}))
+
     def load_module(self, name: str) -> None:
         """Let the server load a plain module of its repository, as its folder is now."""
         self.json(Call("POST", f"v2/repository/models/{quote(name, safe='')}/load", {}))

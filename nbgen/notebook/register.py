@@ -62,8 +62,10 @@ def register(
         raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")
     inputs, outputs = _declared(inputs, "inputs"), _declared(outputs, "outputs")
     repository = _repository(client)
-    from nbgen.module_export import LABELS, describe, export  # imports torch, as the module already has
+    from nbgen.module_export import LABELS, check, describe, export  # imports torch, as the module already has
 
+    check(module, inputs)
+    client.start_modules()  # beside the export: both import torch's compiler, which takes seconds
     with _written(repository), _replaced(repository / name, client) as folder:
         export(folder / "1", module, inputs, max_batch_size)
         (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")

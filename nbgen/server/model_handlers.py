@@ -1,4 +1,4 @@
-"""nbgen's own routes: the server's identity, and the loaded model."""
+"""nbgen's own routes: the server's identity, the loaded model, and the process for plain modules."""
 
 from __future__ import annotations
 
@@ -112,9 +112,18 @@ class UnloadHandler(ModelHandler):
         self.finish(self.model())
 
 
+class ModulesHandler(NbgenHandler):
+    """Starts the process for plain modules, while a module is exported for it elsewhere."""
+
+    async def post(self) -> None:
+        await self.app.tensor_engine.begin()
+        self.finish(b"{}")
+
+
 HANDLERS = [
     (r"api/v1/hello", HelloHandler),
     (r"api/v1/model", ModelHandler),
     (r"api/v1/model/load", LoadHandler),
     (r"api/v1/model/unload", UnloadHandler),
+    (r"api/v1/modules/start", ModulesHandler),
 ]

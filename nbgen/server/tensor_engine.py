@@ -76,6 +76,10 @@ class TensorEngine:
         queue, run = self._config.queue_seconds, self._config.run_seconds
         return None if queue is None or run is None else queue + run + HALT_SECONDS
 
+    async def begin(self) -> None:
+        """Start the process, if there is none, for a module that is still being exported."""
+        await self._started(exported=True)
+
     async def load(self, spec: ModelSpec, folder: str) -> Loaded:
         """Load or reload a module, concurrently with others. Raises Unavailable with the reason of a failure.
 
@@ -157,7 +161,7 @@ class TensorEngine:
             await process.drain()
         return end
 
-    async def _started(self) -> EngineProcess:
+    async def _started(self, *, exported: bool = False) -> EngineProcess:
         async with self._starting:
             if self._closed:
                 raise Unavailable("the server is stopping")
@@ -167,7 +171,7 @@ class TensorEngine:
                     self._process = await EngineProcess.spawn(self._log)
                 except OSError as error:
                     raise Unavailable(f"the process for modules could not be started: {error.strerror}") from None
-                self._process.send(ServeTensors(config=self._config))
+                self._process.send(ServeTensors(config=self._config, exported=exported))
                 self._life = asyncio.create_task(self._live(self._process))
             return self._process
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import tritonclient.http as triton
@@ -15,6 +16,7 @@ import nbgen
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.register import RegisteredModel
+from tests.conftest import wait_for
 
 FOUR = ("FP32", [4])
 
@@ -47,6 +49,25 @@ def test_a_module_is_served_and_another_takes_its_place_if_it_can(connected: Pri
     assert asked(nbgen.register("scaled", Scaled(5), inputs={"x": FOUR}, outputs={"y": FOUR})) == [5] * 4
     repository = Path(connected.client.hello()["model_repository"])
     assert [path.name for path in repository.iterdir() if path.is_dir()] == ["scaled"]
+
+
+def test_the_process_that_will_have_a_module_starts_beside_its_export(connected: PrivateServer) -> None:
+    def processes() -> list[psutil.Process]:
+        engine = connected.client.model()["engine_pid"]
+        return [each for each in psutil.Process(connected._process.pid).children() if each.pid != engine]
+
+    class Watched(Scaled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            there.append(len(processes()))
+            return super().forward(x)
+
+    there: list[int] = []
+    for process in processes():
+        process.kill()
+    wait_for(lambda: not processes(), "the process for modules is gone")
+    model = nbgen.register("watched", Watched(4), inputs={"x": FOUR}, outputs={"y": FOUR})
+    assert there[0] == 1
+    assert asked(model) == [4] * 4
 
 
 def test_a_module_that_cannot_be_exported_leaves_nothing(connected: PrivateServer) -> None:

@@ -212,6 +212,7 @@ async def test_who_ends_the_process_takes_no_load_along_that_is_tried_once_more(
 
 
 async def test_exported_programs_are_loaded_at_once(engine: TensorEngine, repository: Path, tmp_path: Path) -> None:
+    await engine.begin()
     for name in "abc":
         export(tmp_path / name, torch.nn.Linear(3, 3), {"x": ("FP32", [3])}, 0)
     spec = echo(repository).spec
