@@ -6,8 +6,11 @@ by the same code as for HTTP.
 
 from __future__ import annotations
 
+import errno
 import hmac
+import socket
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from logging import Logger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,10 @@ HEALTH = "grpc.health.v1.Health"
 #: HealthCheckResponse with these statuses.
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 GRACE_SECONDS = 1.0
+STREAM = socket.SOCK_STREAM
+LOCALHOST = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+#: How often a port is looked for that is free at both.
+TRIES = 10
 #: Time after which a connection without a call is closed.
 IDLE_MILLISECONDS = 300_000
 
@@ -56,6 +63,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int, tls: Mapping[str, Any] | None) -> None:
         """Listen, with the certificate in `tls` as HTTP does. Raises OSError, RuntimeError or ValueError."""
+        port = port or free_port(host)
         address = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
         if tls is None:
             self.port = self._server.add_insecure_port(address)
@@ -93,6 +101,31 @@ class Authentication(grpc.aio.ServerInterceptor):
     async def _deny(self, _: Any, context: Any) -> None:
         words = f"send {self._wanted} as metadata: authorization: Bearer …"
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, words)
+
+
+def free_port(host: str) -> int:
+    """One that is free at both addresses of "localhost"; 0, any, if there is none, and for other hosts.
+
+    gRPC by itself takes one that is free at the first, and listens at that alone where it is taken at the other.
+    """
+    for _ in range(TRIES if host == "localhost" else 0):
+        with ExitStack() as held, suppress(OSError):
+            port = 0
+            for family, address in LOCALHOST:
+                port = _bound(held.enter_context(socket.socket(family, STREAM)), address, port)
+            return port
+    return 0
+
+
+def _bound(found: socket.socket, address: str, port: int) -> int:
+    """The port to which a socket is bound. Raises OSError where it is taken."""
+    try:
+        found.bind((address, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return port  # IPv6 may be switched off
+    return int(found.getsockname()[1])
 
 
 def _credentials(tls: Mapping[str, Any]) -> grpc.ServerCredentials:

@@ -56,6 +56,15 @@ async def health(channel: grpc.aio.Channel) -> bytes:
         return await channel.unary_unary(CHECK)(b"", metadata=TOKEN)
 
 
+def test_a_port_of_localhost_is_free_at_both_of_its_addresses() -> None:
+    assert [grpc_server.free_port(host) for host in ("127.0.0.1", "::1", "")] == [0, 0, 0]
+    port = grpc_server.free_port("localhost")
+    assert port
+    for family, address in grpc_server.LOCALHOST[: 1 + has_ipv6()]:
+        with socket.socket(family) as one:
+            one.bind((address, port))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", ""])
 async def test_it_listens_on_every_kind_of_address(host: str) -> None:
     if host == "::1" and not has_ipv6():
