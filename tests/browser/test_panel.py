@@ -73,6 +73,21 @@ def test_text_arrives_and_stops_while_the_kernel_is_busy_and_goes_on_while_it_st
     until(lambda: running(lab) == 0)
 
 
+@pytest.mark.soak
+def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("tell me **everything**")
+    until(lambda: panel.length() > 200)
+    opened.command("docmanager:save")
+    opened.reload()
+    expect(panel.stop).to_be_visible()
+    expect(page.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
+    until(lambda: panel.length() > 200)  # it is read from its beginning
+    before = panel.length()
+    until(lambda: panel.length() > before)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+
+
 def test_a_second_tab_reads_what_is_being_written_and_both_show_one_conversation(
     opened: Notebook, page: Page, lab: Lab
 ) -> None:
