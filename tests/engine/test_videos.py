@@ -44,7 +44,7 @@ def text_of(served: Served) -> str:
 def inputs(served: Served, *seeds: int, fps: float | None = None) -> dict[str, torch.Tensor]:
     frames = np.stack([np.asarray(picture(seed)) for seed in seeds])
     times = VideoMetadata(total_num_frames=len(seeds), fps=fps, frames_indices=list(range(len(seeds))))
-    told = {"video_metadata": [times]}
+    told = {"video_metadata": [times], "do_sample_frames": False}
     made = served.reference.processor(text=[text_of(served)], videos=[frames], videos_kwargs=told, return_tensors="pt")
     return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
 
