@@ -38,8 +38,8 @@ ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
 #: Whether this transformers can read special tokens in a user's words as plain text, which only new versions can.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
-#: What a processor raises for inputs that it cannot take.
-REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, StrictDataclassError)
+#: What a processor raises for inputs that it cannot take; torchvision's do what torch does.
+REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RuntimeError, StrictDataclassError)
 #: A text that is rendered to see where a template puts the text of a message.
 MARK = "nbgen mark"
 
@@ -168,6 +168,8 @@ class Processor:
                     field="input_ids",
                 )
         whole = {name: value for name, value in made.items() if not name.endswith("token_type_ids")}
+        if "mm_token_type_ids" in made:
+            whole["mm_token_type_ids"] = torch.tensor(self._processor.create_mm_token_type_ids([ids]))
         return self._of(whole, media, ids)
 
     def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
@@ -177,8 +179,7 @@ class Processor:
         call = template_options.read_by(self._processor.chat_template, options) | own
         call |= {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
         found = self._decoded(media)
-        conversation = self._conversation(messages, media, found)
-        kwargs = self._options(media, found)
+        conversation, kwargs = self._conversation(messages, media, found), self._options(media, found)
 
         def run(**more: Any) -> Made:
             with self.lock:
@@ -187,7 +188,7 @@ class Processor:
         try:
             if READS_SPECIAL_TOKENS_AS_TEXT:
                 return run(sanitize_control_tokens=True)
-        except (NotImplementedError, *REFUSALS):
+        except REFUSALS:
             pass  # not every processor can
         except jinja2.TemplateError as error:
             raise self._refusal(error, messages, own["tools"]) from None
@@ -324,9 +325,7 @@ class Processor:
             elif found and kind == "video":
                 options["videos_kwargs"] = video_clip.arguments(decoded[kind])
             elif given:
-                known = set(processor.valid_kwargs.__annotations__) - media_options.OWN
-                if unknown := sorted(set(given) - known):
-                    raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
+                media_options.check_images(given, processor)
                 options["images_kwargs"] = given
         return options
 

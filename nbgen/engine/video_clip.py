@@ -52,9 +52,12 @@ def check(video: Media) -> None:
 
 
 def sampling(processor: Any, options: Mapping[str, Any], videos: int) -> Sampling:
-    """How the video processor samples one of so many `videos`, unless the options say otherwise."""
+    """How the video processor samples one of so many `videos`, unless the options say otherwise.
+
+    One that knows a rate and a number of frames goes by the rate.
+    """
     own = {name: getattr(processor, name, None) for name in ("fps", "num_frames", "min_frames", "max_frames")}
-    asked = {"num_frames": None} if "fps" in options else {}
+    asked = {"num_frames": None} if "fps" in options or own["fps"] else {}
     chosen = {**own, **asked, **options}
     return Sampling(
         fps=float(chosen["fps"] or DEFAULTS.fps),
