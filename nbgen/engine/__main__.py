@@ -18,7 +18,15 @@ import msgspec
 from nbgen import model_files
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
-from nbgen.engine.lean_imports import TORCHVISION, LeftOut, import_engine, import_leanly, is_plain, leave_out
+from nbgen.engine.lean_imports import (
+    TORCHVISION,
+    LeftOut,
+    import_engine,
+    import_leanly,
+    import_or_leave_out,
+    is_plain,
+    leave_out,
+)
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.pulse import Pulse
 from nbgen.engine_config import EngineConfig
@@ -48,7 +56,7 @@ def main() -> None:
         if TORCHVISION not in needed:
             leave_out(TORCHVISION)
         try:
-            _serve(channel, first, messages, lean=how in ("", EARLY, GENTLY))
+            _serve(channel, first, messages, needed, lean=how in ("", EARLY, GENTLY))
         except LeftOut as package:
             channel.drain()
             _begin_anew(first.config, str(package))
@@ -98,7 +106,7 @@ def _begin_anew(config: EngineConfig, *needed: str) -> NoReturn:
     os.execv(sys.executable, [*same, msgspec.json.encode(config).decode(), *needed])
 
 
-def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], *, lean: bool) -> None:
+def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], needed: list[str], *, lean: bool) -> None:
     try:
         model_files.check(first.config.model)
     except ModelError as error:  # before what takes seconds
@@ -109,6 +117,8 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], *, 
         pulse.say(LoadProgress(stage="starting torch"))
         if lean:
             import_engine(first.config)
+        for package in needed:
+            import_or_leave_out(package)
     from nbgen.engine.assembly import Assembly, assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.embedding_loop import EmbeddingLoop
     from nbgen.engine.embedding_model import EmbeddingModel, is_embedding

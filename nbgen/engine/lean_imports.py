@@ -44,6 +44,7 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
 }
 
 _one_at_a_time = threading.Lock()
+_broken: set[str] = set()
 log = logging.getLogger(__name__)
 
 
@@ -57,8 +58,18 @@ def leave_out(package: str) -> None:
 
 
 def is_left_out(package: str) -> bool:
-    """Whether it is installed all the same."""
-    return sys.modules.get(package, sys) is None and PathFinder.find_spec(package) is not None
+    """Whether it is installed all the same, and may work."""
+    return sys.modules.get(package, sys) is None and package not in _broken and bool(PathFinder.find_spec(package))
+
+
+def import_or_leave_out(package: str) -> None:
+    """Import it. If that fails (torchvision made for another torch), it is left out for good."""
+    try:
+        import_module(package)
+    except Exception:
+        log.warning("%s is installed, but cannot be imported: the model does without", package, exc_info=True)
+        _broken.add(package)
+        sys.modules[package] = None  # type: ignore[assignment]
 
 
 def import_engine(config: EngineConfig) -> None:

@@ -91,7 +91,7 @@ class LoadedModel:
     sampling_defaults: dict[str, float]
     parameters: int
     weight_bytes: int
-    processor: Processor | None = None
+    processor: Processor | str | None = None
     #: The format of a checkpoint that came quantized, and what of it is kept in memory.
     quantization: str | None = None
 

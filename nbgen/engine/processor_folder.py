@@ -20,7 +20,7 @@ from transformers.processing_utils import ProcessorMixin
 from transformers.utils.import_utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from nbgen.engine import audio, video, video_frames
+from nbgen.engine import audio, unread_media, video, video_frames
 from nbgen.engine.lean_imports import TORCHVISION, LeftOut, is_left_out
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 _patching = threading.Lock()
 
 
-def load(folder: Path) -> ProcessorMixin | None:
-    """The processor; None where the folder has none that transformers can load. Raises LeftOut."""
+def load(folder: Path) -> ProcessorMixin | str | None:
+    """The processor; None where the folder has none, and where it cannot be loaded, why. Raises LeftOut."""
     if not any((folder / name).is_file() for name in FILES):
         return None
     try:
@@ -44,12 +44,12 @@ def load(folder: Path) -> ProcessorMixin | None:
             found = _class_of(folder).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a processor may do anything
         _want_torchvision(error)
-        if not isinstance(error, ImportError):
+        why = unread_media.missing(error)
+        if why == unread_media.NOT_LOADED and not isinstance(error, ImportError):
             log.exception("the processor cannot be loaded; the model takes text only")
-            return None
-        extra = "pip install 'nbgen[smolvlm]'" if "num2words" in str(error) else "install what it needs"
-        log.warning("%s: until then the model takes text only (%s)", extra, " ".join(str(error).split()))
-        return None
+        else:
+            log.warning("%s; until then it takes text only (%s)", why, " ".join(str(error).split()))
+        return why
     if not isinstance(found, ProcessorMixin):
         return None
     if type(getattr(found, "video_processor", None)) is BaseVideoProcessor:
@@ -57,14 +57,14 @@ def load(folder: Path) -> ProcessorMixin | None:
     return found
 
 
-def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | None:
+def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | str | None:
     """The processor of a model with towers; None if it has no processor, or no kind of media to process.
 
-    Raises LeftOut.
+    Where it cannot be loaded, the error text for media. Raises LeftOut.
     """
     found = load(folder) if (places := placeholders(config)) else None
-    if found is None:
-        return None
+    if found is None or isinstance(found, str):
+        return found
     types = ["image"] if "image" in places.values() and hasattr(found, "image_processor") else []
     if "audio" in places.values() and found._audio_processor is not None:
         if audio.available():

@@ -20,6 +20,7 @@ from nbgen.engine.model_runner import ModelRunner
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, Media, ToolCall, ToolOptions
 from tests.chat_templates import CALLS, template
+from tests.conftest import edit
 from tests.engine import torchvision_families
 from tests.engine.conftest import build, generate, ids
 from tests.engine.image_requests import IMAGES, NEW_TOKENS, PARAMS, PLAIN, Served, media, picture, tensors
@@ -147,6 +148,16 @@ def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
     for request in (chat, GenerateRequest(rid="t", text="Hello", media=media(picture(1)))):
         with pytest.raises(InvalidRequest, match="reads text only"):
             tiny_engine.admission.sequences(request)
+
+
+def test_a_model_whose_images_need_torchvision_says_so(tmp_path: Path, no_torchvision: None) -> None:
+    folder = save(tmp_path, "qwen2_vl")
+    edit(folder / "processor_config.json", image_processor={"image_processor_type": "Lfm2VlImageProcessor"})
+    assembly = build(folder)
+    assert assembly.model.media == []
+    with pytest.raises(InvalidRequest, match=r"media need torchvision, .* pip install torchvision where the server"):
+        assembly.admission.sequences(GenerateRequest(rid="x", text="What is it?", media=media(picture(1))))
+    assert generate(assembly, [PLAIN])["plain"]
 
 
 @pytest.mark.parametrize(

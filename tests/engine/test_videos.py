@@ -10,7 +10,7 @@ from transformers import Qwen2VLImageProcessorPil
 from transformers.video_utils import VideoMetadata
 
 from nbgen.bytes_elements import pack_bytes
-from nbgen.engine import processor_folder, video
+from nbgen.engine import video
 from nbgen.engine.media_encoder import MediaEncoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.video import Sampling
@@ -210,12 +210,6 @@ def test_frames_are_fitted_as_transformers_fits_them(
 ) -> None:
     images = Qwen2VLImageProcessorPil()
     assert FramesProcessor(images, kind, {})._fitted(count, height, width) == expected
-
-
-@pytest.fixture
-def no_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where it is not installed: this process does without it anyway."""
-    monkeypatch.setattr(processor_folder, "is_left_out", lambda _: False)
 
 
 def test_videos_of_other_kinds_need_torchvision(tmp_path: Path, no_torchvision: None) -> None:
