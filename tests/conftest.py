@@ -48,7 +48,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT, os.environ.get
 # As an engine does for most models: what these see does not depend on whether it is installed.
 WITH_TORCHVISION = "NBGEN_TESTS_WITH_TORCHVISION"
 if WITH_TORCHVISION not in os.environ:
-    leave_out(TORCHVISION)
+    leave_out(TORCHVISION, for_good=True)
 
 # transformers makes a list of its models twice as it is imported, of 1,500 files: as in an engine, it is kept.
 kept_list = model_list_kept()

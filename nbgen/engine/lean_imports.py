@@ -44,7 +44,7 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
 }
 
 _one_at_a_time = threading.Lock()
-_broken: set[str] = set()
+_absent: set[str] = set()
 log = logging.getLogger(__name__)
 
 
@@ -52,14 +52,16 @@ class LeftOut(Exception):
     """The model needs the package of this name, which this process does without: only another one can import it."""
 
 
-def leave_out(package: str) -> None:
-    """Whoever asks is told that it is not installed, unless it is imported already."""
+def leave_out(package: str, *, for_good: bool = False) -> None:
+    """Whoever asks is told that it is not installed, unless it is imported already; `for_good` if nothing needs it."""
     sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+    if for_good:
+        _absent.add(package)
 
 
 def is_left_out(package: str) -> bool:
-    """Whether it is installed all the same, and may work."""
-    return sys.modules.get(package, sys) is None and package not in _broken and bool(PathFinder.find_spec(package))
+    """Whether it is installed all the same, and not left out for good."""
+    return sys.modules.get(package, sys) is None and package not in _absent and bool(PathFinder.find_spec(package))
 
 
 def import_or_leave_out(package: str) -> None:
@@ -68,8 +70,7 @@ def import_or_leave_out(package: str) -> None:
         import_module(package)
     except Exception:
         log.warning("%s is installed, but cannot be imported: the model does without", package, exc_info=True)
-        _broken.add(package)
-        sys.modules[package] = None  # type: ignore[assignment]
+        leave_out(package, for_good=True)
 
 
 def import_engine(config: EngineConfig) -> None:

@@ -70,7 +70,7 @@ class Processor:
     @property
     def media(self) -> list[str]:
         """All types of media that the model takes, some of them perhaps only as tensors."""
-        return sorted(set(self._placeholders.values()))
+        return media_types(self._processor, self._placeholders)
 
     @property
     def has_chat_template(self) -> bool:
@@ -147,7 +147,7 @@ class Processor:
                     field=f"{kind}_data",
                 )
         found = self._decoded(media)
-        options |= {ARGUMENTS[kind]: [_plain(each) for each in items] for kind, items in found.items() if items}
+        options |= {ARGUMENTS[kind]: [*map(video_clip.plain, items)] for kind, items in found.items() if items}
         options |= self._options(media, found)
         return self._run(lambda: self._processor(text=[text], return_tensors="pt", **options))
 
@@ -213,7 +213,7 @@ class Processor:
                 f"{[each.type for each in media]}: they must be the same",
                 field="messages",
             )
-        each = {kind: map(_plain, items) for kind, items in found.items()}
+        each = {kind: map(video_clip.plain, items) for kind, items in found.items()}
         return [template_message(m, self._content(m, each), self.answers) for m in adapted(messages, self.answers)]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
@@ -330,9 +330,11 @@ class Processor:
         return options
 
 
-def _plain(medium: Any) -> Any:
-    """A decoded medium as it is passed to the processor."""
-    return medium.frames if isinstance(medium, VideoClip) else medium
+def media_types(processor: Any, placeholders: Mapping[int, str]) -> list[str]:
+    """All types of media that a model takes. A processor may write a video as images."""
+    found = set(placeholders.values())
+    as_images = "image" in found and all(getattr(processor, f"video_{of}", None) for of in ("token", "processor"))
+    return sorted(found | {"video"} if as_images else found)
 
 
 def _of_type(media: list[Media], kind: str) -> list[Media]:

@@ -23,7 +23,7 @@ from transformers.video_processing_utils import BaseVideoProcessor
 from nbgen.engine import audio, unread_media, video, video_frames
 from nbgen.engine.lean_imports import TORCHVISION, LeftOut, is_left_out
 from nbgen.engine.media_encoder import placeholders
-from nbgen.engine.processor import Processor
+from nbgen.engine.processor import Processor, media_types
 from nbgen.model_files import read_json
 
 #: A folder with a processor has at least one of these files.
@@ -71,7 +71,7 @@ def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Proces
             types.append("audio")
         else:
             log.warning("sounds are not taken: pip install 'nbgen[audio]'")
-    sees = "video" in places.values()
+    sees = "video" in media_types(found, places)
     if sees and not _sees_videos(found):
         _want_torchvision()
     elif sees:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nbgen.engine import processor_folder, worker_process
+from nbgen.engine import worker_process
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.grammar import Grammar
 from nbgen.engine.lean_imports import import_leanly
@@ -112,12 +112,6 @@ def timeless(outputs: list[GenerateOutput]) -> list[GenerateOutput]:
 
 def text(outputs: list[GenerateOutput], index: int = 0) -> str:
     return "".join(output.text for output in outputs if output.index == index)
-
-
-@pytest.fixture
-def no_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where it is not installed: this process does without it anyway."""
-    monkeypatch.setattr(processor_folder, "is_left_out", lambda _: False)
 
 
 @pytest.fixture(scope="module")

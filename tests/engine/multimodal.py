@@ -260,6 +260,7 @@ MULTIMODAL: dict[str, Family] = {
         "<image>",
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>", *TILES],
         _idefics3("SmolVLM"),
+        video="<video>",
         since="5.18",
     ),
     "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B"),
@@ -268,6 +269,7 @@ MULTIMODAL: dict[str, Family] = {
         "<IMG_CONTEXT>",
         ["<IMG_CONTEXT>", "<img>", "</img>", "<video>"],
         _internvl,
+        video="<video>",
         named={
             "start_image_token": "<img>",
             "end_image_token": "</img>",

@@ -150,7 +150,7 @@ def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
             tiny_engine.admission.sequences(request)
 
 
-def test_a_model_whose_images_need_torchvision_says_so(tmp_path: Path, no_torchvision: None) -> None:
+def test_a_model_whose_images_need_torchvision_says_so(tmp_path: Path) -> None:
     folder = save(tmp_path, "qwen2_vl")
     edit(folder / "processor_config.json", image_processor={"image_processor_type": "Lfm2VlImageProcessor"})
     assembly = build(folder)
@@ -166,7 +166,7 @@ def test_a_model_whose_images_need_torchvision_says_so(tmp_path: Path, no_torchv
         *((kind, {name for name, family in MULTIMODAL.items() if family.type == kind}) for kind in ("image", "audio")),
         ("video", VIDEOS.keys()),
         ("image, with torchvision", torchvision_families.IMAGES.keys()),
-        ("video, with torchvision", torchvision_families.VIDEOS.keys()),
+        ("video, with torchvision", torchvision_families.OF_VIDEOS.keys()),
     ],
 )
 def test_the_readme_names_each_family_with_its_medium(medium: str, own: Set[str]) -> None:

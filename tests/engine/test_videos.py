@@ -212,14 +212,14 @@ def test_frames_are_fitted_as_transformers_fits_them(
     assert FramesProcessor(images, kind, {})._fitted(count, height, width) == expected
 
 
-def test_videos_of_other_kinds_need_torchvision(tmp_path: Path, no_torchvision: None) -> None:
+def test_videos_of_other_kinds_need_torchvision(tmp_path: Path) -> None:
     folder = save(tmp_path, "qwen2_vl")
     edit(folder / "processor_config.json", video_processor={"video_processor_type": "LlavaOnevisionVideoProcessor"})
     with pytest.raises(InvalidRequest, match=r"need torchvision.*send what its processor makes of one"):
         build(folder).admission.sequences(GenerateRequest(rid="x", text=PLACE, media=[clip(1, 2)], params=PARAMS))
 
 
-def test_videos_whose_frames_are_images_in_a_prompt_are_told_apart(tmp_path: Path, no_torchvision: None) -> None:
+def test_videos_whose_frames_are_images_in_a_prompt_are_told_apart(tmp_path: Path) -> None:
     served = Served("glm4v", tmp_path / "glm4v")
     text = served.family.video.replace("<|video|>", served.family.placeholder * 2)
     ids = served.reference.processor.tokenizer.encode(f"What happens in {text.replace('<|image|>', '<|image|>' * 6)}?")

@@ -169,6 +169,13 @@ OF_VIDEOS: dict[str, dict[str, Any]] = {
     "kimi_k25": {"video_processor_type": "Kimi_K25VideoProcessor", **KIMI_SIZE},
     "llava_onevision": {"video_processor_type": "LlavaOnevisionVideoProcessor", "size": SQUARE, **NORMALIZED},
     "glm4v": {"video_processor_type": "Glm4vVideoProcessor", "size": OF_TWO},
+    "internvl": {"video_processor_type": "InternVLVideoProcessor", "size": SQUARE},
+    "smolvlm": {
+        "video_processor_type": "SmolVLMVideoProcessor",
+        "size": {"longest_edge": 56},
+        "max_image_size": {"longest_edge": 56},
+        **NORMALIZED,
+    },
     "glm46v": {"video_processor_type": "Glm46VVideoProcessor", "size": OF_TWO},
     "video_llama_3": {"video_processor_type": "VideoLlama3VideoProcessor", "size": SMALL},
 }
