@@ -32,7 +32,7 @@ soak: $(VENV)/.test ## run the variants, and look for the unexpected twenty time
 define test_with
 	$(PYTHON) -m venv --clear $(VENV)-$@
 	$(VENV)-$@/bin/python -m pip install --quiet --disable-pip-version-check uv
-	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --compile-bytecode --resolution $(1) --editable '.[lab,test]'
+	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --compile-bytecode --resolution $(1) --editable '.[lab,test]' $(2)
 	npm ci --prefix js --loglevel=error --no-audit --no-fund
 	$(VENV)-$@/bin/python -m pytest --numprocesses=2 --dist=worksteal --override-ini=filterwarnings=default
 endef
@@ -40,8 +40,8 @@ endef
 oldest: ## run all tests with the oldest packages that pyproject.toml allows
 	$(call test_with,lowest-direct)
 
-newest: ## run all tests with the newest packages there are
-	$(call test_with,highest)
+newest: ## run all tests with the newest packages there are, torchvision among them
+	$(call test_with,highest,torchvision)
 
 check: $(VENV)/.test ## look at format and types, and lint; changes nothing
 	$(BIN)/ruff format --check --quiet

@@ -29,6 +29,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
+from nbgen.engine.lean_imports import TORCHVISION, leave_out
 from nbgen.engine.model_list import model_list_kept
 from nbgen.notebook import passed_on
 from tests.soak import TIMES
@@ -43,6 +44,11 @@ sys.dont_write_bytecode = False
 WITHOUT = str(Path(__file__).parent / "without")
 sys.path.insert(0, WITHOUT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT, os.environ.get("PYTHONPATH")]))
+
+# As an engine does for most models: what these see does not depend on whether it is installed.
+WITH_TORCHVISION = "NBGEN_TESTS_WITH_TORCHVISION"
+if WITH_TORCHVISION not in os.environ:
+    leave_out(TORCHVISION, for_good=True)
 
 # transformers makes a list of its models twice as it is imported, of 1,500 files: as in an engine, it is kept.
 kept_list = model_list_kept()

@@ -1,8 +1,8 @@
-"""The engine process, `python -m nbgen.engine FD [HOW]`: a language model or plain modules, as its first message says.
+"""The engine process, `python -m nbgen.engine FD [HOW [PACKAGE]]`: a language model, or modules, by its first message.
 
 HOW is `early` (it imports while it waits for that message), `gently` (it does so at a low priority), or a message of
-its own: an `EngineConfig` as JSON. Ends when the server closes its end of the socket FD. What goes wrong in loading is
-said to the server first.
+its own: the `EngineConfig` as JSON of a model for which the same process has begun anew, with PACKAGE if that one needs
+it. Ends when the server closes its end of the socket FD. What goes wrong in loading is said to the server first.
 """
 
 import gc
@@ -18,7 +18,15 @@ import msgspec
 from nbgen import model_files
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
-from nbgen.engine.lean_imports import import_engine, import_leanly, is_plain
+from nbgen.engine.lean_imports import (
+    TORCHVISION,
+    LeftOut,
+    import_engine,
+    import_leanly,
+    import_or_leave_out,
+    is_plain,
+    leave_out,
+)
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.pulse import Pulse
 from nbgen.engine_config import EngineConfig
@@ -42,9 +50,16 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     channel = Channel(int(sys.argv[1]), on_lost=lambda: os._exit(0))
     messages = channel.messages()
-    first = _first(messages, *sys.argv[2:])
+    how, *needed = sys.argv[2:] or [""]
+    first = _first(messages, how)
     if isinstance(first, LoadModel):
-        _serve(channel, first, messages)
+        if TORCHVISION not in needed:
+            leave_out(TORCHVISION)
+        try:
+            _serve(channel, first, messages, needed, lean=how in ("", EARLY, GENTLY))
+        except LeftOut as package:
+            channel.drain()
+            _begin_anew(first.config, str(package))
     elif isinstance(first, ServeTensors):
         from nbgen.engine import module_loader
         from nbgen.engine.tensor_models import TensorModels
@@ -63,7 +78,7 @@ def _collect_from_here() -> None:
     gc.enable()
 
 
-def _first(messages: Iterator[ToEngine], how: str = "") -> ToEngine | None:
+def _first(messages: Iterator[ToEngine], how: str) -> ToEngine | None:
     """The message that says what to be; None where the server is gone before."""
     if how not in ("", EARLY, GENTLY):
         return LoadModel(config=msgspec.json.decode(how, type=EngineConfig))
@@ -85,12 +100,13 @@ def _import(gently: bool) -> None:
     import nbgen.engine.service  # noqa: F401
 
 
-def _begin_anew(config: EngineConfig) -> NoReturn:
+def _begin_anew(config: EngineConfig, *needed: str) -> NoReturn:
     """As the same process, with nothing imported: what was imported leanly does not do for this model."""
-    os.execv(sys.executable, [*sys.orig_argv[:-1], msgspec.json.encode(config).decode()])
+    same = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[2:])]
+    os.execv(sys.executable, [*same, msgspec.json.encode(config).decode(), *needed])
 
 
-def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
+def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], needed: list[str], *, lean: bool) -> None:
     try:
         model_files.check(first.config.model)
     except ModelError as error:  # before what takes seconds
@@ -99,7 +115,10 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     with Pulse(channel.send, whole=True) as pulse:
         pulse.say(LoadProgress(stage="starting torch"))
-        import_engine(first.config)
+        if lean:
+            import_engine(first.config)
+        for package in needed:
+            import_or_leave_out(package)
     from nbgen.engine.assembly import Assembly, assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.embedding_loop import EmbeddingLoop
     from nbgen.engine.embedding_model import EmbeddingModel, is_embedding

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from nbgen.engine import unread_media
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.answer_reading import AnswerReading
@@ -60,9 +61,11 @@ class Admission:
         model: ModelInfo,
         processors: LogitProcessors,
         adapters: Adapters,
-        processor: Processor | None = None,
+        processor: Processor | str | None = None,
     ) -> None:
-        self._processor = processor
+        """Instead of a processor, the error text for media."""
+        self._processor = processor if isinstance(processor, Processor) else None
+        self._unread = processor if isinstance(processor, str) else unread_media.TEXT_ONLY
         self._adapters = adapters
         self._processors = processors
         self._tokenizer = tokenizer
@@ -185,7 +188,7 @@ class Admission:
         if not request.media and all(part.type == "text" for parts in contents for part in parts):
             return None
         if self._processor is None:
-            raise InvalidRequest("this model reads text only", field="image_data" if request.media else "messages")
+            raise InvalidRequest(self._unread, field="image_data" if request.media else "messages")
         if request.input_embeds is not None:
             raise InvalidRequest("media need a prompt of text or ids, not input_embeds", field="image_data")
         self._tokenizer.check_chat(request.messages or [])

@@ -38,10 +38,14 @@ class Channel:
                 self._unsent += 1
                 self._outbox.put(rest)
 
-    def close(self) -> None:
-        """Wait until all that was sent is written, and close the socket. Reading ends, on whatever thread."""
+    def drain(self) -> None:
+        """Wait until all that was sent is written. Nothing can be sent any more."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
+
+    def close(self) -> None:
+        """Wait until all that was sent is written, and close the socket. Reading ends, on whatever thread."""
+        self.drain()
         with contextlib.suppress(OSError):  # the other end is gone
             self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits in a read keeps a closed socket open
         self._socket.close()

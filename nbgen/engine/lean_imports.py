@@ -1,6 +1,7 @@
 """Imports transformers without what nbgen does not need of it, which would be a third of an engine's start.
 
-transformers is told that torch's distributed tensors, accelerate and torchao are not installed, and does without them.
+transformers is told that torch's distributed tensors, accelerate, torchao and torchvision are not installed, and does
+without them. torchvision makes images into tensors, as Pillow does for most models; it imports torch's compiler.
 torch's compiler, which only marks functions here, is imported when anything else of it is used. So is the algebra of
 symbolic shapes, which torch only asks whether a number is a symbol, and of functions that tell shapes. And the list of
 transformers' models is kept from one start to the next.
@@ -12,6 +13,7 @@ import logging
 import sys
 import threading
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import Any
 
 from nbgen.engine import checkpoint, packed_layers, quantized_checkpoint
@@ -22,7 +24,8 @@ from nbgen.engine.shape_functions import import_shape_functions, import_torch
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
-ABSENT = {"accelerate", "torchao"}
+TORCHVISION = "torchvision"
+ABSENT = ("accelerate", "torchao", TORCHVISION)
 #: The compiler's marks for functions and tensors.
 MARKS = {"allow_in_graph", "assume_constant_result", "disable", "mark_static_address"}
 #: Functions that torch calls on every number and truth value, for use where none is a symbol, as only compiling makes.
@@ -41,7 +44,33 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
 }
 
 _one_at_a_time = threading.Lock()
+_absent: set[str] = set()
 log = logging.getLogger(__name__)
+
+
+class LeftOut(Exception):
+    """The model needs the package of this name, which this process does without: only another one can import it."""
+
+
+def leave_out(package: str, *, for_good: bool = False) -> None:
+    """Whoever asks is told that it is not installed, unless it is imported already; `for_good` if nothing needs it."""
+    sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+    if for_good:
+        _absent.add(package)
+
+
+def is_left_out(package: str) -> bool:
+    """Whether it is installed all the same, and not left out for good."""
+    return sys.modules.get(package, sys) is None and package not in _absent and bool(PathFinder.find_spec(package))
+
+
+def import_or_leave_out(package: str) -> None:
+    """Import it. If that fails (torchvision made for another torch), it is left out for good."""
+    try:
+        import_module(package)
+    except Exception:
+        log.warning("%s is installed, but cannot be imported: the model does without", package, exc_info=True)
+        leave_out(package, for_good=True)
 
 
 def import_engine(config: EngineConfig) -> None:
@@ -85,7 +114,8 @@ def _import_leanly(name: str) -> None:
     torch = import_torch()
     before, has_distributed = set(sys.modules), torch.distributed.is_available
     torch.distributed.is_available = lambda: False
-    sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))  # type: ignore[arg-type]  # None: absent
+    for package in ABSENT:
+        leave_out(package)
     _put_off_what_nobody_needs()
     try:
         with model_list_kept():

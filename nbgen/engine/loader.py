@@ -91,7 +91,7 @@ class LoadedModel:
     sampling_defaults: dict[str, float]
     parameters: int
     weight_bytes: int
-    processor: Processor | None = None
+    processor: Processor | str | None = None
     #: The format of a checkpoint that came quantized, and what of it is kept in memory.
     quantization: str | None = None
 
@@ -126,6 +126,8 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         GenerationConfig.from_dict(generation)
     told = embedding_checkpoint.verdicts(folder, config.model)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context, told)
+    # Before the weights: it may need another process.
+    processor = processor_folder.processor(folder, architecture, tokenizer.ends)
     model, parameters = _model(source, config, architecture, _class_of(architecture.model_type), report)
     return LoadedModel(
         model=model,
@@ -134,7 +136,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         sampling_defaults=sampling_defaults(generation, config),
         parameters=parameters,
         weight_bytes=quantization.held_bytes(model),
-        processor=processor_folder.processor(folder, model.config, tokenizer.ends),
+        processor=processor,
         quantization=quantized_checkpoint.kept_as(folder, config.model, source.packing, quantization.kept_bits(model)),
     )
 

@@ -14,8 +14,9 @@ IGNORED = {"detail"}
 MAX_PIECES = 64
 #: The most tokens that an image is resized for.
 MAX_TOKENS = 1120
-#: Options that only the model may set: with them a client could make an image of few tokens as large as it wants.
-OWN = {"patch_size", "pooling_kernel_size"}
+#: How the names of options end that only the model may set: with them a client could make an image of few tokens as
+#: large as it wants, or choose where it is processed.
+OWN = ("patch_size", "merge_size", "kernel_size", "factor", "device")
 
 Options = dict[str, bool | int | float | str]
 
@@ -34,6 +35,13 @@ def of(media: Sequence[Media], kind: str, processor: Any) -> Options:
                 f"the option {name} is {value}; for {len(media)} {kind}s it is 0 to {most}", field=f"{kind}_data"
             )
     return options
+
+
+def check_images(options: Options, processor: Any) -> None:
+    """Raise InvalidRequest for an option that no client may give this processor of images."""
+    for name in sorted(options):
+        if name not in processor.valid_kwargs.__annotations__ or name.endswith(OWN):
+            raise InvalidRequest(f"this model's images have no option {name!r}", field="image_data")
 
 
 def _most(name: str, count: int) -> int:

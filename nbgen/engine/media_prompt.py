@@ -53,14 +53,17 @@ def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int],
     """The ids, with negative numbers, made from a medium's content, in place of its placeholders (`type_of`).
 
     Media of a type get a run of placeholders each. Where there are more runs (an image in tiles), each stands for all
-    media of that type.
+    media of that type. Where a type has none (a video whose frames are images), each run of any type stands for all.
     """
-    digests = {kind: [_digest(each) for each in media if each.type == kind] for kind in {m.type for m in media}}
+    kinds: set[str] = {each.type for each in media}
+    digests = {kind: [_digest(each) for each in media if each.type == kind] for kind in kinds}
     runs = [(kind, list(run)) for kind, run in itertools.groupby(range(len(ids)), lambda i: type_of(ids[i]))]
-    counts: dict[str, int] = {kind: sum(k == kind for k, _ in runs) for kind in digests}
+    counts = Counter(kind for kind, _ in runs if kind is not None)
+    if not digests.keys() <= counts.keys():
+        digests, counts = {kind: [*map(_digest, media)] for kind in counts}, Counter()
     keys, seen = list(ids), dict.fromkeys(digests, 0)
     for kind, run in runs:
-        if kind not in digests:
+        if kind is None or kind not in digests:
             continue
         own = digests[kind]
         content = own[seen[kind]] if counts[kind] == len(own) else hashlib.sha256(b"".join(own)).digest()

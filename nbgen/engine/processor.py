@@ -38,8 +38,8 @@ ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
 #: Whether this transformers can read special tokens in a user's words as plain text, which only new versions can.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
-#: What a processor raises for inputs that it cannot take.
-REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, StrictDataclassError)
+#: What a processor raises for inputs that it cannot take; torchvision's do what torch does.
+REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RuntimeError, StrictDataclassError)
 #: A text that is rendered to see where a template puts the text of a message.
 MARK = "nbgen mark"
 
@@ -70,7 +70,7 @@ class Processor:
     @property
     def media(self) -> list[str]:
         """All types of media that the model takes, some of them perhaps only as tensors."""
-        return sorted(set(self._placeholders.values()))
+        return media_types(self._processor, self._placeholders)
 
     @property
     def has_chat_template(self) -> bool:
@@ -147,7 +147,7 @@ class Processor:
                     field=f"{kind}_data",
                 )
         found = self._decoded(media)
-        options |= {ARGUMENTS[kind]: [_plain(each) for each in items] for kind, items in found.items() if items}
+        options |= {ARGUMENTS[kind]: [*map(video_clip.plain, items)] for kind, items in found.items() if items}
         options |= self._options(media, found)
         return self._run(lambda: self._processor(text=[text], return_tensors="pt", **options))
 
@@ -168,6 +168,8 @@ class Processor:
                     field="input_ids",
                 )
         whole = {name: value for name, value in made.items() if not name.endswith("token_type_ids")}
+        if "mm_token_type_ids" in made:
+            whole["mm_token_type_ids"] = torch.tensor(self._processor.create_mm_token_type_ids([ids]))
         return self._of(whole, media, ids)
 
     def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
@@ -177,8 +179,7 @@ class Processor:
         call = template_options.read_by(self._processor.chat_template, options) | own
         call |= {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
         found = self._decoded(media)
-        conversation = self._conversation(messages, media, found)
-        kwargs = self._options(media, found)
+        conversation, kwargs = self._conversation(messages, media, found), self._options(media, found)
 
         def run(**more: Any) -> Made:
             with self.lock:
@@ -187,7 +188,7 @@ class Processor:
         try:
             if READS_SPECIAL_TOKENS_AS_TEXT:
                 return run(sanitize_control_tokens=True)
-        except (NotImplementedError, *REFUSALS):
+        except REFUSALS:
             pass  # not every processor can
         except jinja2.TemplateError as error:
             raise self._refusal(error, messages, own["tools"]) from None
@@ -212,7 +213,7 @@ class Processor:
                 f"{[each.type for each in media]}: they must be the same",
                 field="messages",
             )
-        each = {kind: map(_plain, items) for kind, items in found.items()}
+        each = {kind: map(video_clip.plain, items) for kind, items in found.items()}
         return [template_message(m, self._content(m, each), self.answers) for m in adapted(messages, self.answers)]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
@@ -324,16 +325,16 @@ class Processor:
             elif found and kind == "video":
                 options["videos_kwargs"] = video_clip.arguments(decoded[kind])
             elif given:
-                known = set(processor.valid_kwargs.__annotations__) - media_options.OWN
-                if unknown := sorted(set(given) - known):
-                    raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
+                media_options.check_images(given, processor)
                 options["images_kwargs"] = given
         return options
 
 
-def _plain(medium: Any) -> Any:
-    """A decoded medium as it is passed to the processor."""
-    return medium.frames if isinstance(medium, VideoClip) else medium
+def media_types(processor: Any, placeholders: Mapping[int, str]) -> list[str]:
+    """All types of media that a model takes. A processor may write a video as images."""
+    found = set(placeholders.values())
+    as_images = "image" in found and all(getattr(processor, f"video_{of}", None) for of in ("token", "processor"))
+    return sorted(found | {"video"} if as_images else found)
 
 
 def _of_type(media: list[Media], kind: str) -> list[Media]:

@@ -1,7 +1,8 @@
 """Loads a model's processor from its folder, with transformers' Pillow image processors: torchvision is not needed.
 
 transformers' video processors need torchvision. Without it, a processor is loaded without its video processor; if
-`video_frames` knows the kind of model, it gets that one instead.
+`video_frames` knows the kind of model, it gets that one instead. An engine's process leaves torchvision out, so that
+what a model sees does not depend on whether it is installed: `LeftOut` tells where it is needed.
 """
 
 import logging
@@ -19,9 +20,10 @@ from transformers.processing_utils import ProcessorMixin
 from transformers.utils.import_utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from nbgen.engine import audio, video, video_frames
+from nbgen.engine import audio, unread_media, video, video_frames
+from nbgen.engine.lean_imports import TORCHVISION, LeftOut, is_left_out
 from nbgen.engine.media_encoder import placeholders
-from nbgen.engine.processor import Processor
+from nbgen.engine.processor import Processor, media_types
 from nbgen.model_files import read_json
 
 #: A folder with a processor has at least one of these files.
@@ -33,20 +35,21 @@ log = logging.getLogger(__name__)
 _patching = threading.Lock()
 
 
-def load(folder: Path) -> ProcessorMixin | None:
-    """The processor; None where the folder has none that transformers can load."""
+def load(folder: Path) -> ProcessorMixin | str | None:
+    """The processor; None where the folder has none, and where it cannot be loaded, why. Raises LeftOut."""
     if not any((folder / name).is_file() for name in FILES):
         return None
     try:
         with without_videos():
             found = _class_of(folder).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except ImportError as error:
-        extra = "pip install 'nbgen[smolvlm]'" if "num2words" in str(error) else "install what it needs"
-        log.warning("%s: until then the model takes text only (%s)", extra, " ".join(str(error).split()))
-        return None
-    except Exception:  # a processor may do anything
-        log.exception("the processor cannot be loaded; the model takes text only")
-        return None
+    except Exception as error:  # a processor may do anything
+        _want_torchvision(error)
+        why = unread_media.missing(error)
+        if why == unread_media.NOT_LOADED and not isinstance(error, ImportError):
+            log.exception("the processor cannot be loaded; the model takes text only")
+        else:
+            log.warning("%s; until then it takes text only (%s)", why, " ".join(str(error).split()))
+        return why
     if not isinstance(found, ProcessorMixin):
         return None
     if type(getattr(found, "video_processor", None)) is BaseVideoProcessor:
@@ -54,18 +57,24 @@ def load(folder: Path) -> ProcessorMixin | None:
     return found
 
 
-def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | None:
-    """The processor of a model with towers; None if it has no processor, or no kind of media to process."""
+def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | str | None:
+    """The processor of a model with towers; None if it has no processor, or no kind of media to process.
+
+    Where it cannot be loaded, the error text for media. Raises LeftOut.
+    """
     found = load(folder) if (places := placeholders(config)) else None
-    if found is None:
-        return None
+    if found is None or isinstance(found, str):
+        return found
     types = ["image"] if "image" in places.values() and hasattr(found, "image_processor") else []
     if "audio" in places.values() and found._audio_processor is not None:
         if audio.available():
             types.append("audio")
         else:
             log.warning("sounds are not taken: pip install 'nbgen[audio]'")
-    if "video" in places.values() and _sees_videos(found):
+    sees = "video" in media_types(found, places)
+    if sees and not _sees_videos(found):
+        _want_torchvision()
+    elif sees:
         types.append("video")
         if not video.available():
             log.warning("videos are taken as frames, not as files: pip install 'nbgen[video]'")
@@ -83,6 +92,12 @@ def pixtral_class() -> type[ProcessorMixin]:
 def _class_of(folder: Path) -> Any:
     named = (read_json(folder / name, folder.name).get("processor_class") for name in (*FILES, "tokenizer_config.json"))
     return pixtral_class() if "PixtralProcessor" in named else AutoProcessor
+
+
+def _want_torchvision(error: Exception | None = None) -> None:
+    """Raise LeftOut where torchvision, which alone may do what failed or is missing, was left out."""
+    if is_left_out(TORCHVISION):
+        raise LeftOut(TORCHVISION) from error
 
 
 def _sees_videos(processor: ProcessorMixin) -> bool:

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.lean_imports import LeftOut
 from nbgen.engine.pulse import Pulse
 from nbgen.engine_state import EngineFailed, EngineReady, LoadProgress, ModelInfo
 from nbgen.errors import ModelError
@@ -54,7 +55,7 @@ def serve(
     messages: Iterable[ToEngine],
     loop: Callable[[Channel, M], Running],
 ) -> None:
-    """Run what `assemble` makes. If making it fails, the server is told why."""
+    """Run what `assemble` makes. If making it fails, the server is told why. Raises LeftOut before it is made."""
     started = time.monotonic()
     try:
         with Pulse(channel.send, whole=True) as pulse:
@@ -62,6 +63,8 @@ def serve(
     except ModelError as error:
         channel.send(EngineFailed(message=error.message))
         return
+    except LeftOut:
+        raise
     except Exception:  # a model may raise anything; to start again would raise it again
         log.exception("%s cannot be run", name)
         channel.send(EngineFailed(message=f"{name} cannot be run; the server's log says why"))

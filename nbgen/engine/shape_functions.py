@@ -16,8 +16,12 @@ from typing import Any
 
 from nbgen.engine.later_module import imported_meanwhile
 
-#: Of torch, how its versions begin of which it is known that they need no more than is done here.
-KNOWN = ("2.13.",)
+#: Of torch, how its versions begin of which it is known that they need no more than is done here; with the class that
+#: the functions of random numbers, which are among them, give torch's generators.
+KNOWN = {
+    "2.13.": ("torch._opaque_base", "OpaqueBaseMeta"),
+    "2.14.": ("torch._custom_class_base", "CustomClassBaseMeta"),
+}
 SHAPES = "torch._meta_registrations"
 #: How the names of modules begin that only those functions import.
 PARTS = ("torch._decomp", "torch._prims", "torch._refs", "torch.utils._content_store")
@@ -25,7 +29,9 @@ PARTS = ("torch._decomp", "torch._prims", "torch._refs", "torch.utils._content_s
 
 def import_torch() -> Any:
     """torch without these functions, if it has not been imported yet and is of a known version."""
-    if "torch" in sys.modules or not metadata.version("torch").startswith(KNOWN):
+    version = metadata.version("torch")
+    known = next((what for begins, what in KNOWN.items() if version.startswith(begins)), None)
+    if "torch" in sys.modules or known is None:
         return import_module("torch")
     sys.modules[SHAPES] = ModuleType(SHAPES)
     try:
@@ -34,8 +40,7 @@ def import_torch() -> Any:
         del sys.modules[SHAPES]
     vars(torch).pop(SHAPES.rpartition(".")[2], None)
     sys.meta_path.insert(0, _Whole())
-    # As the functions of random numbers do, which are among them.
-    torch._C._set_generator_metaclass(import_module("torch._opaque_base").OpaqueBaseMeta)
+    torch._C._set_generator_metaclass(getattr(import_module(known[0]), known[1]))
     return torch
 
 

@@ -34,6 +34,11 @@ class VideoClip(NamedTuple):
         return cls(found.pixels, VideoMetadata(found.total, fps=found.fps, frames_indices=found.indices))
 
 
+def plain(medium: Any) -> Any:
+    """A decoded medium as it is passed to the processor."""
+    return medium.frames if isinstance(medium, VideoClip) else medium
+
+
 def check(video: Media) -> None:
     """Raise InvalidRequest for options that a video of this format does not have, or wrong values."""
     known, options = OPTIONS[video.format], video.options
@@ -52,8 +57,15 @@ def check(video: Media) -> None:
 
 
 def sampling(processor: Any, options: Mapping[str, Any], videos: int) -> Sampling:
-    """How the video processor samples one of so many `videos`, unless the options say otherwise."""
+    """How the video processor samples one of so many `videos`, unless the options say otherwise.
+
+    One with a rate and a number of frames goes by the rate, and has at most that number; one with a longest duration
+    has the number for nothing.
+    """
     own = {name: getattr(processor, name, None) for name in ("fps", "num_frames", "min_frames", "max_frames")}
+    if own["fps"] and own["num_frames"]:
+        most = None if hasattr(processor, "max_duration") else own["num_frames"]
+        own |= {"num_frames": None, "max_frames": own["max_frames"] or most}
     asked = {"num_frames": None} if "fps" in options else {}
     chosen = {**own, **asked, **options}
     return Sampling(

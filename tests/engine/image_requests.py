@@ -15,11 +15,15 @@ from nbgen.engine.media_encoder import placeholders
 from nbgen.messages import GenerateRequest, Media, Tensor
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import at_least
+from tests.engine import torchvision_families
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
 
+NEED_TORCHVISION = torchvision_families.IMAGES.keys() | torchvision_families.VIDEOS.keys()
 IMAGES = [
-    name for name, family in MULTIMODAL.items() if family.type == "image" and at_least("transformers", family.since)
+    name
+    for name, family in MULTIMODAL.items()
+    if family.type == "image" and at_least("transformers", family.since) and name not in NEED_TORCHVISION
 ]
 NEW_TOKENS = 8
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
@@ -85,7 +89,7 @@ class Served:
 
 def tensors(values: dict[str, torch.Tensor]) -> list[Tensor]:
     """As a client sends them."""
-    types = {torch.float32: "FP32", torch.int64: "INT64", torch.bool: "BOOL"}
+    types = {torch.float32: "FP32", torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL"}
     return [
         Tensor(
             name=name, datatype=types[value.dtype], shape=tuple(value.shape), data=memoryview(value.numpy().tobytes())

@@ -2,40 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
 from tests.conftest import edit, made_once
-from tests.engine import gemma4
-
-SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-#: The model's own chat template, which reads parts; `{}` are what stands for a video, and for an image or a sound.
-TEMPLATE = (
-    "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% for c in m.content %}}"
-    "{{% if c.type == 'video' %}}{}{{% elif c.type != 'text' %}}{}{{% else %}}"
-    "{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
-    "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
-)
-IDS = {"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0}
-TEXT = {
-    **IDS,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
-VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-NORMALIZED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-
+from tests.engine import gemma4, torchvision_families
+from tests.engine.family import NORMALIZED, TEMPLATE, TEXT, VISION, Family, tokenizer
 
 #: What a folder says of videos, which no class here can write without torchvision.
 QWEN_VIDEO = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5] * 3}
@@ -52,41 +29,6 @@ DELTA = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
-
-
-class Family(NamedTuple):
-    """`placeholder` is what a prompt's text has for each medium of the `type`; `make` gives model and processor."""
-
-    type: str
-    placeholder: str
-    special: list[str]
-    make: Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]
-    tier: str = "A"
-    #: What the tokenizer calls some of its special tokens.
-    named: Mapping[str, str] = MappingProxyType({})
-    #: What stands for a video.
-    video: str = "<|video_pad|>"
-    #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
-    reads_typed: bool = True
-    #: Whether a prompt may have more than one.
-    several: bool = True
-    #: The transformers that has a processor for it without torchvision.
-    since: str = "5.17"
-    #: What transformers calls it, where more than one of its kind are tried.
-    kind: str = ""
-
-
-def tokenizer(family: Family) -> PreTrainedTokenizerFast:
-    """Of single bytes, with the family's special tokens."""
-    special = [*SPECIAL, *family.special]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*special, *alphabet])}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    extra = {"extra_special_tokens": dict(family.named)} if family.named else {}
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|end|>", **extra)
-    fast.add_special_tokens({"additional_special_tokens": special[1:]})
-    return fast
 
 
 def save(folder: Path, name: str) -> Path:
@@ -107,8 +49,8 @@ def _make(folder: Path, name: str) -> None:
     model.save_pretrained(folder)
     processor.chat_template = TEMPLATE.format(family.video, family.placeholder)
     processor.save_pretrained(folder)
-    if name in VIDEOS:
-        edit(folder / "processor_config.json", video_processor=VIDEOS[name])
+    if of_videos := (VIDEOS | torchvision_families.OF_VIDEOS).get(name):
+        edit(folder / "processor_config.json", video_processor=of_videos)
 
 
 def _model(config: Any) -> Any:
@@ -318,6 +260,7 @@ MULTIMODAL: dict[str, Family] = {
         "<image>",
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>", *TILES],
         _idefics3("SmolVLM"),
+        video="<video>",
         since="5.18",
     ),
     "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B"),
@@ -326,6 +269,7 @@ MULTIMODAL: dict[str, Family] = {
         "<IMG_CONTEXT>",
         ["<IMG_CONTEXT>", "<img>", "</img>", "<video>"],
         _internvl,
+        video="<video>",
         named={
             "start_image_token": "<img>",
             "end_image_token": "</img>",
@@ -340,4 +284,6 @@ MULTIMODAL: dict[str, Family] = {
     ),
     "gemma4_sounds": _gemma4("audio", gemma4.E2B),
     "glmasr": Family("audio", "<|pad|>", ["<|pad|>"], _glmasr, several=False),
+    **torchvision_families.IMAGES,
+    **torchvision_families.VIDEOS,
 }

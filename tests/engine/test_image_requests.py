@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Set
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from nbgen.engine.model_runner import ModelRunner
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, Media, ToolCall, ToolOptions
 from tests.chat_templates import CALLS, template
+from tests.conftest import edit
+from tests.engine import torchvision_families
 from tests.engine.conftest import build, generate, ids
 from tests.engine.image_requests import IMAGES, NEW_TOKENS, PARAMS, PLAIN, Served, media, picture, tensors
 from tests.engine.multimodal import MULTIMODAL, VIDEOS, save
@@ -91,6 +94,8 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     refused(Media(type="video", data=whole), words="takes no video")
     refused(*media(*[picture(1)] * 17), text="<image>" * 17, words="17 media; at most 16")
     refused(Media(type="image", data=whole, options={"nope": 1}), words="no option 'nope'")
+    for own in ("device", "rescale_factor"):
+        refused(Media(type="image", data=whole, options={own: 1}), words=f"no option '{own}'")
     refused(Media(type="image", data=whole, options={"size": 5000}), words="size is 5000; for 1 images it is 0 to 707")
     refused(Media(type="image", data=whole, options={"size": -3}), words="size is -3; for 1 images it is 0 to 707")
     for options in ({"do_resize": "x"}, {"image_mean": "a"}, {"size": 0}):
@@ -145,11 +150,30 @@ def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
             tiny_engine.admission.sequences(request)
 
 
-@pytest.mark.parametrize("kind", ["image", "audio", "video"])
-def test_the_readme_names_each_family_with_its_medium(kind: str) -> None:
-    row = re.search(rf"^\| {kind} \| ([^|]+) \|$", README.read_text(), re.MULTILINE)
-    assert row, f"no row of {kind}"
-    own = VIDEOS if kind == "video" else [name for name, family in MULTIMODAL.items() if family.type == kind]
+def test_a_model_whose_images_need_torchvision_says_so(tmp_path: Path) -> None:
+    folder = save(tmp_path, "qwen2_vl")
+    edit(folder / "processor_config.json", image_processor={"image_processor_type": "Lfm2VlImageProcessor"})
+    assembly = build(folder)
+    assert assembly.model.media == []
+    with pytest.raises(InvalidRequest, match=r"media need torchvision, .* pip install torchvision where the server"):
+        assembly.admission.sequences(GenerateRequest(rid="x", text="What is it?", media=media(picture(1))))
+    assert generate(assembly, [PLAIN])["plain"]
+
+
+@pytest.mark.parametrize(
+    ("medium", "own"),
+    [
+        *((kind, {name for name, family in MULTIMODAL.items() if family.type == kind}) for kind in ("image", "audio")),
+        ("video", VIDEOS.keys()),
+        ("image, with torchvision", torchvision_families.IMAGES.keys()),
+        ("video, with torchvision", torchvision_families.OF_VIDEOS.keys()),
+    ],
+)
+def test_the_readme_names_each_family_with_its_medium(medium: str, own: Set[str]) -> None:
+    row = re.search(rf"^\| {medium} \| ([^|]+) \|$", README.read_text(), re.MULTILINE)
+    assert row, f"no row of {medium}"
+    if medium == "image":
+        own -= torchvision_families.IMAGES.keys()
     families = {MULTIMODAL[name].kind or name for name in own}
     assert row[1].split(", ") == [f"`{name}`" for name in sorted(families)]
 

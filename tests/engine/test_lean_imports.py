@@ -54,7 +54,7 @@ LEFT_OUT = {
     "sympy.core",
     "torchao",
     "accelerate",
-    *(["torch._refs"] if metadata.version("torch").startswith(KNOWN) else []),
+    *(["torch._refs"] if metadata.version("torch").startswith(tuple(KNOWN)) else []),
 }
 ASK = f"print(sorted(name for name in {LEFT_OUT} if sys.modules.get(name)))"
 COMPILE = "import torch; print(torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2)).tolist())"

@@ -24,6 +24,7 @@ from nbgen.messages import AbortRequest, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
 from nbgen.server.silence import SILENT_SECONDS
 from tests.conftest import PATIENCE, edit, save_model
+from tests.engine import multimodal
 
 
 class Peer:
@@ -163,6 +164,49 @@ def test_a_process_that_stood_by_begins_anew_for_a_model_that_needs_more(tiny_mo
     assert "quantized as 'mine'" in other.receive_until(EngineFailed)[-1].message
     other.close()
     assert other.process.returncode == 0
+
+
+@pytest.fixture
+def torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that is there once it was imported: in its place are the names that transformers imports."""
+    package = tmp_path / "packages" / "torchvision"
+    (package / "transforms" / "v2").mkdir(parents=True)
+    imported = tmp_path / "imported"
+    modes = "NEAREST NEAREST_EXACT BOX BILINEAR HAMMING BICUBIC LANCZOS"
+    sources = {
+        "__init__.py": f"open({str(imported)!r}, 'w').close()\n__version__ = '0.29.1'\n",
+        "transforms/__init__.py": f"import enum\nInterpolationMode = enum.Enum('InterpolationMode', {modes!r})\n",
+        "transforms/functional.py": "pil_to_tensor = None\n",
+        "transforms/v2/__init__.py": "",
+        "transforms/v2/functional.py": "",
+        "io.py": "decode_image = ImageReadMode = None\n",
+    }
+    for name, source in sources.items():
+        (package / name).write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
+    return imported
+
+
+def test_torchvision_is_imported_for_a_model_alone_that_needs_it(tmp_path: Path, torchvision: Path) -> None:
+    sees = multimodal.save(tmp_path / "sees", "qwen2_vl")
+    usual = Peer(str(sees), "gently")
+    usual.receive_until(EngineReady)
+    assert not torchvision.exists()
+    usual.close()
+    edit(sees / "processor_config.json", video_processor={"video_processor_type": "LlavaOnevisionVideoProcessor"})
+    for how in ([], ["gently"]):
+        other = Peer(str(sees), *how)
+        assert "video" in other.receive_until(EngineReady)[-1].model.media
+        assert psutil.Process(other.process.pid).cmdline()[-1] == "torchvision"
+        assert torchvision.exists()
+        torchvision.unlink()
+        other.close()
+    (tmp_path / "packages" / "torchvision" / "__init__.py").write_text("raise RuntimeError('made for another torch')")
+    without = Peer(str(sees))
+    without.receive_until(EngineReady)
+    without.send(GenerateRequest(rid="a", text="Hello", params=SHORT))
+    assert list(without.outputs("a"))[-1].finish_reason.length == 9
+    without.close()
 
 
 PARENT = """

