@@ -20,7 +20,7 @@ from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.lean_imports import import_engine, import_leanly, is_plain
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.engine.pulse import Pulse
+from nbgen.engine.pulse import Pulse, tell_of_life
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, LoadModel, LoadProgress
 from nbgen.errors import ModelError
@@ -46,6 +46,7 @@ def main() -> None:
     if isinstance(first, LoadModel):
         _serve(channel, first, messages)
     elif isinstance(first, ServeTensors):
+        tell_of_life(channel.send)
         from nbgen.engine import module_loader
         from nbgen.engine.tensor_models import TensorModels
 
