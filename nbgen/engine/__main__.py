@@ -28,7 +28,7 @@ from nbgen.engine.lean_imports import (
     leave_out,
 )
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.engine.pulse import Pulse
+from nbgen.engine.pulse import Pulse, tell_of_life
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, LoadModel, LoadProgress
 from nbgen.errors import ModelError
@@ -61,6 +61,7 @@ def main() -> None:
             channel.drain()
             _begin_anew(first.config, str(package))
     elif isinstance(first, ServeTensors):
+        tell_of_life(channel.send)
         from nbgen.engine import module_loader
         from nbgen.engine.tensor_models import TensorModels
 

@@ -168,6 +168,8 @@ class StopStrings:
 
     def pass_over(self, unseen: str) -> None:
         """Note the text of a token that the answer leaves out: a stop may begin there."""
+        if unseen and self._regexes:
+            self._regexes.pass_over(unseen)
         if unseen and self._stops:
             self._said, self._since = (self._said or self._held)[-self._longest :] + unseen, 0
 

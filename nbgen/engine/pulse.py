@@ -1,7 +1,8 @@
 """An engine's pulse: sends its last status again while it computes or loads, so that nobody takes it for dead.
 
 An engine that is stopped, or waits for something that never comes, uses no CPU time: then the pulse stops. It stops too
-if the admission of a request does not end, since no other request is admitted then. Knows neither models nor wires.
+if the admission of a request does not end, since no other request is admitted then. A process of modules, which may
+rightly wait, says every few seconds that it can speak. Knows neither models nor wires.
 """
 
 import math
@@ -24,6 +25,9 @@ LONGEST = 300.0
 ADMISSION_SECONDS = 30.0
 #: The same with media: the decoder has to start, and may then take its time for each of them.
 MEDIA_SECONDS = 300.0
+
+#: The time between two signs of a process that serves modules.
+SIGN_SECONDS = 5.0
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -94,6 +98,17 @@ class Pulse:
     def _run(self) -> None:
         while not self._left.wait(LOOK_SECONDS):
             self.look()
+
+
+def tell_of_life(send: Callable[[EngineStatus], None]) -> None:
+    """Send a sign again and again, from a thread of its own, whatever the others do."""
+
+    def run() -> None:
+        while True:
+            send(EngineStatus())
+            time.sleep(SIGN_SECONDS)
+
+    threading.Thread(target=run, name="sign-of-life", daemon=True).start()
 
 
 def _processor_clock() -> Callable[[], float]:

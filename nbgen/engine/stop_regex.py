@@ -80,6 +80,13 @@ class StopRegexes:
         if self._search(*tail) is None:
             self._tail, self._marked, self._cut = tail
 
+    def pass_over(self, unseen: str) -> None:
+        """Add the text of a token that the answer leaves out; whether a pattern matches in it was looked for (`find`).
+
+        As in SGLang, a pattern is searched in the text with such tokens and never across them.
+        """
+        self._tail, self._marked, self._cut = self._with(unseen)
+
     def find(self, ahead: str) -> str | None:
         """The first pattern that would match if `ahead` were added. It is not, since that text may still change."""
         return self._search(*self._with(ahead))

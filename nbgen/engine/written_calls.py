@@ -63,10 +63,7 @@ def read_calls(text: str, *, bare: bool = True) -> list[tuple[str, dict[str, Any
 
 def read_value(text: str) -> Any:
     """A value in Python's syntax. Raises ValueError if the text is none."""
-    try:
-        return _Reader(text.strip()).value()
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return _Reader(text.strip()).value()
 
 
 def begun_calls(text: str) -> list[tuple[str, dict[str, Any], bool]]:
@@ -156,7 +153,7 @@ class _Reader:
             arguments: dict[str, Any] = {}
             try:
                 self._arguments(arguments)
-            except (ValueError, RecursionError):
+            except ValueError:
                 yield name.group(), arguments, False
                 return
             yield name.group(), arguments, True

@@ -35,6 +35,9 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 GRACE_SECONDS = 1.0
 STREAM = socket.SOCK_STREAM
 LOCALHOST = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+EVERYWHERE = ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"))
+#: Hosts that are more than one address.
+ADDRESSES = {"localhost": LOCALHOST, "": EVERYWHERE, "::": EVERYWHERE}
 #: How often a port is looked for that is free at both.
 TRIES = 10
 #: Time after which a connection without a call is closed.
@@ -63,6 +66,8 @@ class GrpcServer:
 
     async def start(self, host: str, port: int, tls: Mapping[str, Any] | None) -> None:
         """Listen, with the certificate in `tls` as HTTP does. Raises OSError, RuntimeError or ValueError."""
+        if port:
+            check_free(host, port)
         port = port or free_port(host)
         address = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
         if tls is None:
@@ -115,6 +120,29 @@ def free_port(host: str) -> int:
                 port = _bound(held.enter_context(socket.socket(family, STREAM)), address, port)
             return port
     return 0
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise OSError if another program listens at one of the host's addresses.
+
+    gRPC by itself listens at the other alone, and whoever connects to this one reaches that program.
+    """
+    for family, address in ADDRESSES.get(host, ()):
+        if _is_taken(family, address, port):
+            words = f"another program listens on port {port} at {address}"
+            raise OSError(f"{words}: end it, or give another port (--NbgenApp.grpc_port)")
+
+
+def _is_taken(family: int, address: str, port: int) -> bool:
+    try:
+        with socket.socket(family, STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the past do not count
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind((address, port))
+    except OSError as error:  # of another kind where IPv6 is switched off, or ports below 1024 are the system's
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _bound(found: socket.socket, address: str, port: int) -> int:

@@ -13,20 +13,24 @@ from logging import Logger
 from typing import NamedTuple
 
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import EngineStatus
 from nbgen.errors import EngineStopped, Unavailable, from_status
 from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
 from nbgen.pieces import cut_tensor
+from nbgen.server import silence
 from nbgen.server.engine_process import EngineProcess
 from nbgen.server.installation import check_unchanged
 from nbgen.server.replies import Replies
+from nbgen.server.silence import Silence
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 from nbgen.tensor_spec import ModelSpec
 
 STOP_PATIENCE = 2.0
 #: Time limit for loading one module: a longer load may never end.
 LOAD_SECONDS = 600.0
-#: The process itself refuses a request that waits or runs too long. If it says nothing for this long more, it hangs.
+#: The process itself refuses a request that waits or runs too long. If it does not for this long more, it hangs: code
+#: that computes and keeps Python's lock leaves no thread to refuse it, and is otherwise given its time.
 HALT_SECONDS = 60.0
 
 
@@ -63,6 +67,9 @@ class TensorEngine:
         self._loads = Replies[ModuleState]()
         self._answers = Replies[Result]()
         self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
+        self._silence = Silence()
+        #: Why the process was killed, if it was.
+        self._cause = ""
         self._closed = False
 
     @property
@@ -171,31 +178,54 @@ class TensorEngine:
                     self._process = await EngineProcess.spawn(self._log)
                 except OSError as error:
                     raise Unavailable(f"the process for modules could not be started: {error.strerror}") from None
+                self._cause = ""
                 self._process.send(ServeTensors(config=self._config, exported=exported))
                 self._life = asyncio.create_task(self._live(self._process))
             return self._process
 
     async def _live(self, process: EngineProcess) -> None:
         """Handle the process's messages until its channel closes; then fail the calls that it left unanswered."""
+        watch = asyncio.create_task(self._watch(process))
         try:
             await process.listen(self._hear)
         except Exception:  # a bug of our own must not leave anybody waiting
             self._log.exception("What the process for modules says cannot be taken in")
             process.kill()
+        finally:
+            watch.cancel()
         self._process = None
         self.generation += 1
         loads, answers = self._loads.taken(), self._answers.taken()
         ended = await process.end(STOP_PATIENCE)
-        words = "the server is stopping" if self._closed else f"the process for modules stopped ({ended})"
+        why = self._cause or f"stopped ({ended})"
+        words = "the server is stopping" if self._closed else f"the process for modules {why}"
         loads.lost((EndedTogether if len(loads) > 1 else EngineStopped)(words))
         answers.lost(EngineStopped(words))
 
+    async def _watch(self, process: EngineProcess) -> None:
+        """Kill a process that neither says anything nor computes although somebody waits for it."""
+        seconds = await self._silence.lasts(lambda: self._allowed(process))
+        self._cause = f"did not answer for {seconds} seconds; the next request starts it again"
+        self._log.error("The process for modules %s", self._cause)
+        process.kill()
+
+    def _allowed(self, process: EngineProcess) -> int | None:
+        """How long it may be silent now. While it loads a module, the disk may keep it from answering."""
+        if process.computes():
+            self._silence.broken()
+        if not (self._loads or self._answers):
+            return None
+        return silence.LOADING_SECONDS if self._loads else silence.SILENT_SECONDS
+
     def _hear(self, messages: list[FromEngine]) -> None:
+        self._silence.broken()
         for message in messages:
             self._receive(message)
 
     def _receive(self, message: FromEngine) -> None:
         match message:
+            case EngineStatus():
+                pass  # a sign of life
             case TensorPiece():
                 if message.rid in self._answers:
                     self._pieces[message.rid][message.name].append(message.data)

@@ -67,6 +67,13 @@ def written(way: str, count: int) -> str:
     return answer(template(CALLS[way]), {"content": "", "tool_calls": calls_of(count, as_text=way == "text")})
 
 
+@pytest.mark.parametrize("way", ["objects", "list", "text"])
+def test_a_cut_call_that_is_nested_too_deeply_to_be_read_is_told_as_it_is_written(way: str) -> None:
+    call, deep = written(way, 1), '{"city": ' + "[" * 1200
+    begun = call[: call.index("{", call.index('"arguments"'))] + deep
+    assert told(read(learned(template(CALLS[way], THOUGHT)), begun)) == ("", [], [("get_weather", deep)])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_wherever_an_answer_is_cut_its_calls_are_told_as_far_as_they_go(way: str) -> None:
     found, call = learned(template(CALLS[way], THOUGHT)), written(way, 2)

@@ -125,6 +125,15 @@ def test_a_stop_string_may_be_a_special_token(tiny_engine: Assembly, idle, skips
     idle()
 
 
+def test_a_stop_regex_may_begin_in_a_special_token(tiny_engine: Assembly, idle) -> None:
+    likely = {index: 100.0 for index, word in enumerate(SPECIAL_TOKENS) if word == "<|user|>"}
+    params = greedy(stop_regex=(r"er\|>(<\|user\|>){2}",), logit_bias=likely)
+    outputs = generate(tiny_engine, [GenerateRequest(rid="r", text="Hello", params=params)])["r"]
+    assert (text(outputs), ids(outputs)) == ("", [*likely] * 3)
+    assert outputs[-1].finish_reason.matched == r"er\|>(<\|user\|>){2}"
+    idle()
+
+
 def test_stop_token_ends_and_is_counted(tiny_engine: Assembly) -> None:
     expected = ids(generate(tiny_engine, [GenerateRequest(rid="a", text="Hello", params=greedy())])["a"])
     params = greedy(ignore_eos=False, stop_token_ids=(expected[4],))

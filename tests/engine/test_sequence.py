@@ -141,6 +141,26 @@ def test_a_stop_may_be_in_what_the_text_leaves_out(
     assert (shown, s.finish_reason) == (text, FinishReason(type="stop", matched=matched))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "tokens", "matched"),
+    [
+        (r"turn\|>b+c", "a#bbc", True),
+        (r"a<.turn.>(<.turn.>)?b", "a##b", True),
+        (r"^a?<.*>$", "a#b", True),
+        (r"ab", "a#b", False),
+        (r"a<.turn.>c", "ab#c", False),
+    ],
+)
+def test_a_regex_may_begin_in_what_the_text_leaves_out(pattern: str, tokens: str, matched: bool) -> None:
+    left_out = {ord("#"): "<|turn|>"}
+    s = sequence(left_out=left_out, budget=len(tokens))
+    s.stop_strings = StopStrings((), regexes=StopRegexes([pattern]))
+    s.detokenizer = Detokenizer(lambda ids: "".join(map(chr, ids)), lambda _: False, s.prompt_ids, left_out)
+    shown = "".join(s.append(ord(token)) for token in tokens if s.finish_reason is None)
+    reason = FinishReason(type="stop", matched=pattern) if matched else FinishReason(type="length", length=len(tokens))
+    assert (shown, s.finish_reason) == (tokens.replace("#", "")[: len(shown)], reason)
+
+
 def tokens_of(text: str) -> list[list[int]]:
     """Of a vocabulary that has letters from b on, and bytes for all else."""
     return [[256 + ord(c) - ord("a")] if c.isascii() and c.isalpha() else list(c.encode()) for c in text]

@@ -81,6 +81,32 @@ async def test_a_port_has_one_server() -> None:
                 pass
 
 
+@pytest.mark.parametrize("taken", ["127.0.0.1", "::1", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["localhost", "", "::"])
+async def test_a_port_that_is_taken_at_one_of_a_hosts_addresses_is_refused(host: str, taken: str) -> None:
+    """Whoever connected to that one would reach another program."""
+    if "::" in (taken[:2], host) and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with socket.socket(socket.AF_INET6 if ":" in taken else socket.AF_INET) as other:
+        other.bind((taken, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=f"another program listens on port {port} at "):
+            async with listening(host, port):
+                pass
+
+
+@pytest.mark.parametrize("host", ["localhost", ""])
+async def test_a_port_of_several_addresses_is_had_again_after_connections_to_it(host: str) -> None:
+    port = grpc_server.free_port("localhost")
+    for _ in range(2):
+        async with listening(host, port):
+            for _, address in grpc_server.LOCALHOST[: 1 + has_ipv6()]:
+                reader, writer = await asyncio.open_connection(address, port)
+                assert await reader.read(1), "it is gRPC that listens there"
+                writer.close()
+
+
 async def test_where_http_is_encrypted_so_is_this(tmp_path: Path) -> None:
     tls = Identity().files(tmp_path)
     credentials = grpc.ssl_channel_credentials(Path(tls["certfile"]).read_bytes())  # noqa: ASYNC240

@@ -17,8 +17,8 @@ from nbgen.errors import EngineStopped, Unavailable
 from nbgen.messages import Tensor
 from nbgen.module_export import export
 from nbgen.protocols.inference import Inference
+from nbgen.server import engine_child, silence, tensor_engine
 from nbgen.server import repository as repositories
-from nbgen.server import tensor_engine
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
 from tests.conftest import PATIENCE, wait_for
@@ -40,6 +40,26 @@ class Model(torch.nn.Module):
             time.sleep(0.01)
         gate.with_name("made").touch()
 """
+#: A module that is asked by a number for one of three ways to take its time. Two keep Python's lock.
+WAITS, SLEEPS, COMPUTES = 1.0, 2.0, 3.0
+KEEPER = """
+import ctypes, time, torch
+
+class Model(torch.nn.Module):
+    def forward(self, X):
+        way = X[0].item()
+        if way == 1: ctypes.PyDLL(None).sleep(3600)
+        if way == 2: time.sleep(3)
+        if way == 3: sum(range(200_000_000))
+        return X
+"""
+#: The process, with more signs of life.
+LIVELY = """
+from nbgen.engine import pulse
+pulse.SIGN_SECONDS = 0.2
+from nbgen.engine.__main__ import main
+main()
+"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -48,6 +68,13 @@ async def engine() -> AsyncIterator[TensorEngine]:
     engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
     yield engine
     await engine.close()
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keeper")
+    (folder / "model.py").write_text(KEEPER)
+    return folder
 
 
 def echo(repository: Path) -> repositories.Entry:
@@ -59,6 +86,17 @@ async def load(engine: TensorEngine, repository: Path) -> str:
     entry = echo(repository)
     assert entry.spec
     return (await asyncio.wait_for(engine.load(entry.spec, str(entry.folder)), PATIENCE)).device
+
+
+def numbers(first: float) -> Tensor:
+    data = np.full(3, first, np.float32)
+    return Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(data).cast("B"))
+
+
+async def asked(model: TensorModel, first: float) -> bool:
+    """Ask the model for these numbers, which loads it if need be; whether it gives any."""
+    answer = await asyncio.wait_for(anext(model.compute(Inference(inputs={"X": numbers(first)}))), PATIENCE)
+    return len(answer[0].outputs) == 1
 
 
 async def test_each_of_two_loads_of_one_module_is_answered(engine: TensorEngine, repository: Path) -> None:
@@ -81,19 +119,45 @@ async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: Tenso
         await lost
 
 
-async def test_a_process_that_has_halted_is_ended(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one in which foreign code keeps Python's lock: nobody in it can say who is late."""
-    monkeypatch.setattr(tensor_engine, "HALT_SECONDS", 0.5)
-    config = EngineConfig(device="cpu", threads=1, queue_seconds=0.5, run_seconds=0.5)
+async def test_a_process_that_neither_speaks_nor_computes_is_ended(
+    keeper: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no limit of a request's time: halted, or in foreign code that waits and keeps Python's lock."""
+    config = EngineConfig(device="cpu", threads=1, queue_seconds=None, run_seconds=None)
     engine = TensorEngine(config, logging.getLogger("test"))
-    await load(engine, repository)
-    assert engine._process
-    psutil.Process(engine._process.pid).suspend()
-    ones = Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(np.ones(3, np.float32)).cast("B"))
+    model = TensorModel(echo(repository)._replace(folder=keeper), engine)
+    assert await asked(model, 0.0)
+    first = engine._process
+    assert first
+    with monkeypatch.context() as patch:
+        patch.setattr(silence, "SILENT_SECONDS", 1)
+        psutil.Process(first.pid).suspend()
+        halted = await asyncio.gather(asked(model, 0.0), asked(model, 0.0), return_exceptions=True)
+    assert [type(each) for each in halted] == [EngineStopped] * 2
+    assert "did not answer for 1 seconds" in str(halted[0])
+    assert not first.alive
+    assert await asked(model, 0.0), "it is loaded into a new process"
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 1)
+    with pytest.raises(EngineStopped, match="did not answer for 1 seconds"):
+        await asked(model, WAITS)
+    await engine.close()
+
+
+async def test_one_that_computes_or_lets_others_speak_is_given_its_time(
+    keeper: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But no more than that: if it keeps Python's lock, nobody in it can say who is late."""
+    monkeypatch.setattr(engine_child, "COMMAND", ("-c", LIVELY))
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 2)
+    engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
+    model = TensorModel(echo(repository)._replace(folder=keeper), engine)
+    for way in (SLEEPS, COMPUTES):
+        assert await asked(model, way)
+    monkeypatch.setattr(tensor_engine, "HALT_SECONDS", 0.5)
+    engine._config = EngineConfig(queue_seconds=0.5, run_seconds=0.5)
     with pytest.raises(EngineStopped, match=r"did not answer for 1\.5 seconds"):
-        await asyncio.wait_for(engine.infer("echo", [ones], ["Y"]), PATIENCE)
+        await asked(model, COMPUTES)
     await until(lambda: engine.generation == 2)
-    assert await load(engine, repository) == "cpu"
     await engine.close()
 
 
