@@ -166,7 +166,7 @@ class Call(NamedTuple):
     echo: bool = False
     #: Whether the ids of an answer's tokens are wanted (a request's `prompt_ids` asks for those of its prompt).
     token_ids: bool = False
-    #: Whether the caller wants log-probabilities; requests also ask for them if `echo` needs them.
+    #: Whether the caller wants log-probabilities.
     logprobs: bool = False
     #: The model's name in the body.
     model: str = ""
@@ -193,12 +193,10 @@ def parse_completion(raw: bytes) -> Call:
     _check_samples(len(prompts) * params.n)
     single = len(prompts) == 1 and not isinstance(body.rid, list)
     rids = request_ids(body.rid, len(prompts), params.n, single=single)
-    wanted = None
-    if echo or top is not None:  # log-probabilities also bring the text of token ids
-        wanted = LogprobOptions(start=0 if echo else None, top=top or 0, text=True)
+    wanted = None if top is None else LogprobOptions(start=0 if echo else None, top=top, text=True)
     shared = {"logprobs": wanted, "group": uuid.uuid4().hex}
     requests = [
-        _request(body, rid, params, **shared, adapter=name, **{"input_ids" if isinstance(p, list) else "text": p})
+        _request(body, rid, params, **shared, adapter=name, **_asked(p, echo=echo))
         for rid, p, name in zip(rids, prompts, _adapters(body.lora_path, len(prompts)), strict=True)
     ]
     names = _names(fields, "max_tokens") | {"input_ids": "prompt"}
@@ -325,7 +323,12 @@ def _check_samples(count: int) -> None:
         raise InvalidRequest(f"{count} choices at once; at most {MAX_SAMPLES}", field="n")
 
 
-def _prompts(prompt: Any) -> list[str] | list[list[int]]:
+def _asked(prompt: str | list[int], *, echo: bool) -> dict[str, Any]:
+    """The request's fields for one prompt. The text of ids is the engine's to tell."""
+    return {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt, "echo": echo}
+
+
+def _prompts(prompt: Any) -> list[str | list[int]]:
     """Text, several texts, ids, or several lists of ids."""
     match prompt:
         case str() if prompt:

@@ -254,7 +254,8 @@ def test_tools_of_other_kinds_are_refused(options: dict[str, Any], words: str) -
 def test_logprobs_of_both_kinds() -> None:
     assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
     assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
-    assert completion(echo=True).logprobs is False, "they are for the prompt's text alone"
+    assert completion(echo=True).requests[0].logprobs is None, "an echo alone needs none"
+    assert [completion(prompt=prompt, echo=True).requests[0].echo for prompt in ("a", [1])] == [False, True]
     assert chat(logprobs=True, top_logprobs=2).requests[0].logprobs == LogprobOptions(top=2, text=True)
     assert chat().requests[0].logprobs is None
 
