@@ -58,6 +58,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "store": (None, False),
     "input_ids": (None,),
 }
+UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, True)}
+UNSUPPORTED_IN_CHATS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, False), "echo": (None, False)}
 UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
 #: OpenAI's, SGLang's and vLLM's names of sampling options, mapped to ours.
 SAMPLING = {
@@ -149,6 +151,7 @@ class ChatBody(Body, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -182,6 +185,7 @@ B = TypeVar("B", bound=Body)
 def parse_completion(raw: bytes) -> Call:
     """The call in a body of `/v1/completions`. Raises InvalidRequest."""
     fields = parse_object(raw)
+    refuse_unsupported(fields, UNSUPPORTED_IN_COMPLETIONS)
     if fields.get("best_of") == fields.get("n"):  # best_of equal to n changes nothing
         fields.pop("best_of", None)
     body = _body(fields, CompletionBody)
@@ -211,7 +215,11 @@ def parse_chat(raw: bytes) -> Call:
 
 def chat_call(fields: dict[str, Any]) -> Call:
     """The call that the fields of a chat body ask for. Raises InvalidRequest."""
+    refuse_unsupported(fields, UNSUPPORTED_IN_CHATS)
     body = _body(fields, ChatBody)
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        words = "add_generation_prompt is false, and continue_final_message is not set: leave it out, or set both"
+        raise InvalidRequest(words, field="add_generation_prompt")
     check_range("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
