@@ -133,6 +133,7 @@ class Admission:
         decode, adapter = self._decoder(params), self._adapters.find(request.adapter)
         skipped = self._tokenizer.skipped if params.skip_special_tokens else {}
         detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
+        prompt_text = detokenizer.before(prompt) if request.echo else None
         turn_ends = self.turn_ends if params.grammar or (request.messages and request.parts) else ()
         stop_ids = self._tokenizer.eos_ids.union(params.stop_token_ids, turn_ends)
         stops, in_order = stop_words(request.words, self._tokenizer), bool(request.words and request.words.in_order)
@@ -159,7 +160,7 @@ class Admission:
             bad_words=bad_words(request.words, self._tokenizer),
             embeds=_cut(request.input_embeds, len(prompt)),
             media=media,
-            prompt_text=decode(prompt) if request.echo else None,
+            prompt_text=prompt_text,
             streamed=request.streamed,
             shows_prompt_ids=request.prompt_ids,
             priority=request.priority,

@@ -46,6 +46,11 @@ class Detokenizer:
         other._ids = [*self._ids]
         return other
 
+    def before(self, prompt_ids: Sequence[int]) -> str:
+        """The text of the prompt that it was made for, without the part of a character that begins the answer."""
+        shown = [token for token in prompt_ids if token not in self._skipped]
+        return self._decode(shown[: len(shown) + self._read - len(self._ids)])
+
     def place(self, token_id: int) -> int:
         """Where in the text a token would begin: at the start of an incomplete character if it continues that one."""
         if self._read == len(self._ids):

@@ -58,6 +58,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "store": (None, False),
     "input_ids": (None,),
 }
+UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, True)}
+UNSUPPORTED_IN_CHATS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, False), "echo": (None, False)}
 UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
 #: OpenAI's, SGLang's and vLLM's names of sampling options, mapped to ours.
 SAMPLING = {
@@ -149,6 +151,7 @@ class ChatBody(Body, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -166,7 +169,7 @@ class Call(NamedTuple):
     echo: bool = False
     #: Whether the ids of an answer's tokens are wanted (a request's `prompt_ids` asks for those of its prompt).
     token_ids: bool = False
-    #: Whether the caller wants log-probabilities; requests also ask for them if `echo` needs them.
+    #: Whether the caller wants log-probabilities.
     logprobs: bool = False
     #: The model's name in the body.
     model: str = ""
@@ -182,6 +185,7 @@ B = TypeVar("B", bound=Body)
 def parse_completion(raw: bytes) -> Call:
     """The call in a body of `/v1/completions`. Raises InvalidRequest."""
     fields = parse_object(raw)
+    refuse_unsupported(fields, UNSUPPORTED_IN_COMPLETIONS)
     if fields.get("best_of") == fields.get("n"):  # best_of equal to n changes nothing
         fields.pop("best_of", None)
     body = _body(fields, CompletionBody)
@@ -193,12 +197,10 @@ def parse_completion(raw: bytes) -> Call:
     _check_samples(len(prompts) * params.n)
     single = len(prompts) == 1 and not isinstance(body.rid, list)
     rids = request_ids(body.rid, len(prompts), params.n, single=single)
-    wanted = None
-    if echo or top is not None:  # log-probabilities also bring the text of token ids
-        wanted = LogprobOptions(start=0 if echo else None, top=top or 0, text=True)
+    wanted = None if top is None else LogprobOptions(start=0 if echo else None, top=top, text=True)
     shared = {"logprobs": wanted, "group": uuid.uuid4().hex}
     requests = [
-        _request(body, rid, params, **shared, adapter=name, **{"input_ids" if isinstance(p, list) else "text": p})
+        _request(body, rid, params, **shared, adapter=name, **_asked(p, echo=echo))
         for rid, p, name in zip(rids, prompts, _adapters(body.lora_path, len(prompts)), strict=True)
     ]
     names = _names(fields, "max_tokens") | {"input_ids": "prompt"}
@@ -213,7 +215,11 @@ def parse_chat(raw: bytes) -> Call:
 
 def chat_call(fields: dict[str, Any]) -> Call:
     """The call that the fields of a chat body ask for. Raises InvalidRequest."""
+    refuse_unsupported(fields, UNSUPPORTED_IN_CHATS)
     body = _body(fields, ChatBody)
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        words = "add_generation_prompt is false, and continue_final_message is not set: leave it out, or set both"
+        raise InvalidRequest(words, field="add_generation_prompt")
     check_range("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
@@ -325,7 +331,12 @@ def _check_samples(count: int) -> None:
         raise InvalidRequest(f"{count} choices at once; at most {MAX_SAMPLES}", field="n")
 
 
-def _prompts(prompt: Any) -> list[str] | list[list[int]]:
+def _asked(prompt: str | list[int], *, echo: bool) -> dict[str, Any]:
+    """The request's fields for one prompt. The text of ids is the engine's to tell."""
+    return {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt, "echo": echo}
+
+
+def _prompts(prompt: Any) -> list[str | list[int]]:
     """Text, several texts, ids, or several lists of ids."""
     match prompt:
         case str() if prompt:

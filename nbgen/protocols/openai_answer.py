@@ -128,9 +128,7 @@ class Choice:
         return echoed + text
 
     def _prompt_text(self, sample: Sample) -> str:
-        if self._request.text is not None:
-            return self._request.text
-        return "".join(entry.token[2] or "" for entry in sample.prompt_logprobs)
+        return self._request.text if self._request.text is not None else sample.prompt_text or ""
 
     def _num_written(self, sample: Sample) -> int:
         """Number of tokens to send by now. Final tokens without text wait for the last chunk.
@@ -151,8 +149,8 @@ class Choice:
             return chat_logprobs(new)
         echoed, offsets = [], []
         if self._echoes_logprobs:
-            self._echoes_logprobs, self._start = False, len(self._prompt_text(sample))
-            echoed, offsets = sample.prompt_logprobs, prompt_offsets(self._request.text, sample.prompt_logprobs)
+            prompt, echoed = self._prompt_text(sample), sample.prompt_logprobs
+            self._echoes_logprobs, self._start, offsets = False, len(prompt), prompt_offsets(prompt, echoed)
         return completion_logprobs(echoed + new, offsets + [self._start + entry.offset for entry in new])
 
 

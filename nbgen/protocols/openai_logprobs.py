@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 from typing import Any
 
 from nbgen.messages import Logprob, TokenLogprobs
@@ -38,13 +37,12 @@ def completion_logprobs(entries: list[TokenLogprobs], offsets: list[int]) -> dic
     }
 
 
-def prompt_offsets(text: str | None, entries: list[TokenLogprobs]) -> list[int]:
-    """Offsets of the prompt's tokens in its text; without a `text`, in the concatenated texts of the tokens.
+def prompt_offsets(text: str, entries: list[TokenLogprobs]) -> list[int]:
+    """Offsets of the prompt's tokens in its text.
 
-    All parts of a character have its offset. Tokens that the tokenizer added are not in the text: they have no length.
+    All parts of a character have its offset. Tokens that are not in the text have no length: those that the tokenizer
+    added, and special ones that the text leaves out.
     """
-    if text is None:
-        return list(accumulate((len(entry.token[2] or "") for entry in entries), initial=0))[:-1]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     end, offsets = 0, []
     for entry in entries:

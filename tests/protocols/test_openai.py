@@ -1,6 +1,7 @@
 """OpenAI's bodies become requests, or refusals that name the field as the caller wrote it."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -254,7 +255,8 @@ def test_tools_of_other_kinds_are_refused(options: dict[str, Any], words: str) -
 def test_logprobs_of_both_kinds() -> None:
     assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
     assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
-    assert completion(echo=True).logprobs is False, "they are for the prompt's text alone"
+    assert completion(echo=True).requests[0].logprobs is None, "an echo alone needs none"
+    assert [completion(prompt=prompt, echo=True).requests[0].echo for prompt in ("a", [1])] == [False, True]
     assert chat(logprobs=True, top_logprobs=2).requests[0].logprobs == LogprobOptions(top=2, text=True)
     assert chat().requests[0].logprobs is None
 
@@ -306,6 +308,25 @@ def test_allowed_tokens_are_a_processor_of_ours() -> None:
     assert completion(allowed_token_ids=[]).requests[0].logit_processor is None
     with pytest.raises(InvalidRequest, match="allowed_token_ids and custom_logit_processor exclude each other"):
         completion(allowed_token_ids=[5], custom_logit_processor="p")
+
+
+@pytest.mark.parametrize(
+    ("parse", "unset", "wrong"),
+    [
+        (completion, {"add_special_tokens": True}, {"add_special_tokens": False}),
+        (chat, {"add_special_tokens": False}, {"add_special_tokens": True}),
+        (chat, {"echo": False}, {"echo": True}),
+        (chat, {"add_generation_prompt": True}, {"add_generation_prompt": False}),
+        (chat, {"add_generation_prompt": False, "continue_final_message": True}, {"add_generation_prompt": 0}),
+    ],
+)
+def test_how_a_prompt_is_written_is_not_decided_by_a_field_that_is_not_read(
+    parse: Callable[..., Call], unset: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    assert parse(**unset).requests
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(**wrong)
+    assert refusal.value.field == next(iter(wrong))
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))

@@ -24,7 +24,12 @@ def first_output(*prompt: str) -> GenerateOutput:
     """The first of two tokens, with what there is of the prompt."""
     entries = [TokenLogprobs((-0.5, i, text)) for i, text in enumerate(prompt)]
     return GenerateOutput(
-        rid="r", text="x", token_ids=(9,), logprobs=[TokenLogprobs((-0.1, 9, "x"))], prompt_logprobs=entries
+        rid="r",
+        text="x",
+        token_ids=(9,),
+        logprobs=[TokenLogprobs((-0.1, 9, "x"))],
+        prompt_logprobs=entries,
+        prompt_text="".join(prompt),
     )
 
 

@@ -76,7 +76,7 @@ def test_choices_are_numbered_prompt_by_prompt(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("prompt", ["hello", [104, 105]])
+@pytest.mark.parametrize("prompt", ["hello", [75, 76]])
 @pytest.mark.parametrize("logprobs", [None, 2])
 def test_echo_with_and_without_logprobs(client: openai.OpenAI, stream: bool, prompt, logprobs) -> None:
     plain = client.completions.create(model="any", prompt=prompt, logprobs=logprobs, **GREEDY).choices[0]
@@ -95,6 +95,22 @@ def test_echo_with_and_without_logprobs(client: openai.OpenAI, stream: bool, pro
     assert len(values) == len(prompt) + 8
     assert values[0] is None
     assert values[-8:] == pytest.approx(plain.logprobs.token_logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("stream", [False, True])
+def test_ids_are_echoed_in_whole_characters_and_one_that_the_answer_ends_comes_once(
+    server: Server, client: openai.OpenAI, stream: bool, logprobs: int | None
+) -> None:
+    (*ids, last) = server.http.post("tokenize", json={"prompt": "hé 🙂"}).json()["tokens"]
+    asked = {"prompt": [0, *ids], "echo": True, "max_tokens": 1, "logit_bias": {str(last): 100}}
+    answer = client.completions.create(model="any", logprobs=logprobs, stream=stream, **asked)
+    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+    assert "".join(choice.text for choice in choices) == "hé 🙂"
+    places = [at for choice in choices if choice.logprobs for at in choice.logprobs.text_offset]
+    assert places == ([] if logprobs is None else [0, 0, 1, 1, 2, 3, 3, 3, 3])
+    of_triton = {"input_ids": [0, *ids], "max_tokens": 1, "logit_bias": f'{{"{last}": 100}}'}
+    assert server.http.post("v2/models/long-llama/generate", json=of_triton).json()["text_output"] == "hé 🙂"
 
 
 def test_chat_logprobs(client: openai.OpenAI) -> None:
