@@ -38,12 +38,27 @@ function shared(model) {
   return model.widget_manager.get_model(model.get("code").replace("IPY_MODEL_", ""));
 }
 
+/** Where ipywidgets fails to bring one widget back, a page has none of the kernel's: ask for the code, if one is there. */
+function later(context) {
+  const { model, el } = context;
+  let end;
+  const come = async () => {
+    model.off("change:code", come);
+    el.textContent = "";
+    end = await render(context);
+  };
+  el.textContent = MISSING;
+  model.on("change:code", come);
+  model.send({ type: "code" });
+  return () => {
+    model.off("change:code", come);
+    end?.();
+  };
+}
+
 async function render(context) {
   const code = await shared(context.model).catch(() => null);
-  if (!code) {
-    context.el.textContent = MISSING;
-    return undefined;
-  }
+  if (!code) return later(context);
   dress(context.el, code.get("css"));
   const { default: panel } = await module(code.get("javascript"));
   return panel.render(context);

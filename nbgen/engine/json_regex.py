@@ -302,7 +302,7 @@ def _class(ranges: Ranges) -> str:
 
 def _character(code: int) -> str:
     if code < 0x20:
-        return f"\\x{code:02x}"
+        return f"\\u{code:04x}"  # xgrammar takes all hexadecimal digits after `\x` for its own
     return ("\\" if chr(code) in r"\^$.|?*+()[]{}-" else "") + chr(code)
 
 

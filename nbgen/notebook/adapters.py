@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, renamed
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
 from nbgen.notebook.models import place
@@ -37,15 +39,26 @@ def load_adapter(name: str, adapter: Any) -> dict[str, str]:
     name that is loaded already, and for an adapter that does not fit the model or is no plain LoRA.
     """
     server = _server()
-    if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
-        return server.load_adapter(name, str(place(adapter)))
-    return _load_live(server, name, adapter)
+    with _named():
+        if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
+            return server.load_adapter(name, str(place(adapter)))
+        return _load_live(server, name, adapter)
 
 
 @short_traceback
 def unload_adapter(name: str) -> dict[str, str]:
     """Unload a LoRA adapter, once the last request that uses it has ended. A later request loads it again."""
-    return _server().unload_adapter(name)
+    with _named():
+        return _server().unload_adapter(name)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Around a call: an error about SGLang's `lora_name` or `lora_path` names our own argument instead."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise renamed(error, {"lora_name": "name", "lora_path": "adapter"}) from None
 
 
 def _server() -> Client:

@@ -108,6 +108,9 @@ class Connection:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a connection cannot be copied or pickled: in another process, nbgen.connect(url, token)")
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()

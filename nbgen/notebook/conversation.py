@@ -72,12 +72,15 @@ class Conversation(Turns):
 
     @takes_sampling(*STREAMED)
     @short_traceback
-    def __call__(self, text: str, **options: Unpack[Options]) -> Result:
-        """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
+    def __call__(self, text: str, *, schema: Any = None, **options: Unpack[Options]) -> Result:
+        """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn.
+
+        The object of a `schema` is the answer's `value`.
+        """
         tools = Tools(options.pop("tools")) if "tools" in options else self._tools
-        first = self.stream(text, tools=tools, **options)
+        first = self.stream(text, schema=schema, tools=tools, **options)
         later = {**options, "tools": tools, **dict.fromkeys(("tool_choice", "images", "audio", "videos"))}
-        for answer in tools.rounds(first, lambda _, results: self._send(results, later)):
+        for answer in tools.rounds(first, lambda _, results: self._send(results, later, schema)):
             for _ in answer:
                 pass
         return answer.result
@@ -85,10 +88,17 @@ class Conversation(Turns):
     @takes_sampling(*STREAMED)
     @short_traceback
     def stream(
-        self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
+        self,
+        text: str,
+        *,
+        schema: Any = None,
+        images: Any = None,
+        audio: Any = None,
+        videos: Any = None,
+        **options: Any,
     ) -> TextStream:
         """Like calling it, but an iterator of text; the turn is kept when the answer has ended."""
-        return self._send([question(text, media_parts(images, audio, videos))], options)
+        return self._send([question(text, media_parts(images, audio, videos))], options, schema)
 
     def undo(self) -> None:
         """Forget the last question and its answer."""
@@ -96,6 +106,12 @@ class Conversation(Turns):
             self.messages.pop()
         if self.messages and self.messages[-1]["role"] == "user":
             self.messages.pop()
+
+    def __copy__(self) -> Conversation:
+        """A conversation that goes on by itself from here."""
+        copied = object.__new__(type(self))
+        copied.__dict__ |= {**self.__dict__, "messages": [*self.messages], "options": {**self.options}}
+        return copied
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -109,8 +125,10 @@ class Conversation(Turns):
         plain = named(self.turns, ([visible(as_text(spoken(turn)))] for turn in self.turns))
         return {"text/plain": plain or nothing, "text/markdown": markdown_of(self.turns, shown) or nothing}
 
-    def _send(self, asked: list[dict[str, Any]], options: dict[str, Any]) -> TextStream:
-        answer = self._ask(answered([*self.messages, *asked]), **{"tools": self._tools, **self.options, **options})
+    def _send(self, asked: list[dict[str, Any]], options: dict[str, Any], schema: Any) -> TextStream:
+        """Ask with the conversation's options, where this turn has none of its own."""
+        own = options if schema is None else {**options, "schema": schema}
+        answer = self._ask(answered([*self.messages, *asked]), **{"tools": self._tools, **self.options, **own})
         answer.on_end = lambda result: self._keep(asked, result)
         return answer
 

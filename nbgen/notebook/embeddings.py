@@ -6,9 +6,10 @@ Follows OpenAI's embeddings API, and SGLang's `/generate` for hidden states.
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from nbgen.errors import InvalidRequest, renamed
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
 from nbgen.notebook.data_frames import values
+from nbgen.notebook.display import ProgressLine
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import Prompt, of_adapter
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.tokens import tokenize
 
+T = TypeVar("T")
 #: Most texts of one call, and of one call that is answered by the hidden states of all their tokens.
 MOST = 256
 MOST_STATES = 8
@@ -50,9 +53,11 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None, adapter: st
     client = session.default_client()
     with _adapter_named():
         if pooling is None or isinstance(client, Client):
-            found = array([client.embeddings(body) for body in bodies(several, pooling, adapter)])
+            answers = (client.embeddings(body) for body in bodies(several, pooling, adapter))
+            found = array([*_watched(answers, len(several), MOST)])
         else:
-            found = np.array([POOLS[pooling](states) for states in _states_of_texts(client, several, adapter)])
+            states = _watched(_states_of_texts(client, several, adapter), len(several), 1)
+            found = np.array([POOLS[pooling](each) for each in states])
     return found[0] if isinstance(texts, str) else found
 
 
@@ -95,6 +100,21 @@ def _states_of_texts(client: RemoteClient, texts: Sequence[str], adapter: str) -
     for start in range(0, len(texts), MOST_STATES):
         body = {"text": list(texts[start : start + MOST_STATES]), **HIDDEN_STATES, **of_adapter(adapter)}
         yield from map(_states, client.generate(body))
+
+
+def _watched(found: Iterable[T], texts: int, step: int) -> Iterator[T]:
+    """What is found for `step` texts after another. A line shows the progress where there are more than one call's."""
+    line = ProgressLine() if texts > MOST else None
+    try:
+        for count, answer in enumerate(itertools.chain([None], found)):
+            if line is not None:
+                done = min(count * step, texts)
+                line.show(f"{done} of {texts} texts", done / texts)
+            if answer is not None:
+                yield answer
+    finally:
+        if line is not None:
+            line.clear()
 
 
 def _states(answer: Any) -> np.ndarray:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import builtins
 import difflib
 import json
+import keyword
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class NbgenMagics(Magics):
         if not cell.strip():
             raise UsageError("%%nbgen: what is asked goes into the lines below this one")
         options = parsed(self.ask, line)
-        if options.out and not options.out.isidentifier():
+        if options.out and (not options.out.isidentifier() or keyword.iskeyword(options.out)):
             raise UsageError(f"--out {options.out}: not a variable's name")
         for name in ("to_cell", "tool"):
             if options.background and getattr(options, name):
@@ -160,16 +161,17 @@ class NbgenMagics(Magics):
 
     def _ask(self, options: Namespace, cell: str) -> None:
         names = _names(self.shell)
+        own = names.keys() - self.shell.user_ns_hidden.keys()
         prompt, system = cell.removesuffix("\n"), options.system or ""
         if not options.raw:
-            if single := in_single_braces(cell, names.keys() - self.shell.user_ns_hidden):
+            if single := in_single_braces(cell, own):
                 print(f"{{{single}}} is sent as it stands: {{{{{single}}}}}, in two braces, puts in its value.")
             prompt, system = self._filled(prompt, names), self._filled(system, names)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
-        schema = _schema(options.schema, names) if options.schema else None
+        schema = _schema(options.schema, names, own) if options.schema else None
         given = {"images": options.image, "audio": options.audio, "videos": options.video}
         media = {kind: [names.get(each, each) for each in chosen or ()] for kind, chosen in given.items()}
-        tools = Tools([_named("tool", name, names) for name in options.tool or ()])
+        tools = Tools([_named("tool", name, names, own) for name in options.tool or ()])
         asked = {"complete": options.complete, "system": system, **media}
         later = {"schema": schema, "tools": tools, "adapter": options.adapter, **sampling}
         answer = first = session.stream(prompt, **asked, **later)
@@ -241,19 +243,19 @@ def _names(shell: Any) -> dict[str, Any]:
     return {**shell.user_ns, **frame.f_locals}
 
 
-def _named(option: str, name: str, names: Mapping[str, Any]) -> Any:
-    """The variable or builtin of this name."""
+def _named(option: str, name: str, names: Mapping[str, Any], own: Collection[str]) -> Any:
+    """The variable or builtin of this name. The user's `own` are what a name that is unknown may mean."""
     known = {**vars(builtins), **names}
     if name not in known:
-        alike = difflib.get_close_matches(name, names, 1)
+        alike = difflib.get_close_matches(name, own, 1)
         meant = f"; did you mean {alike[0]}?" if alike else ""
         raise UsageError(f"--{option} {name}: there is no variable of this name{meant}")
     return known[name]
 
 
-def _schema(name: str, names: Mapping[str, Any]) -> Any:
+def _schema(name: str, names: Mapping[str, Any], own: Collection[str]) -> Any:
     if not name.endswith(".json"):
-        return _named("schema", name, names)
+        return _named("schema", name, names, own)
     try:
         return json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

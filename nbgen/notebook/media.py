@@ -26,6 +26,7 @@ from nbgen.notebook.arrays import as_array, as_bytes, as_samples
 
 Part = dict[str, Any]
 Content = str | list[Part]
+Binary = bytes | bytearray | memoryview
 
 _ADDRESS = re.compile(r"(https?://|data:(image|audio|video)/)", re.IGNORECASE)
 #: The first bytes of the file types that browsers and the server know.
@@ -44,6 +45,8 @@ _BEGINNINGS = {
     b"\x1aE\xdf\xa3": "video/webm",
 }
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+#: Longer ones are shown by their beginning: they may be a whole image in base64.
+LONG_NAME = 255
 #: The types of parts other than text, and the words that stand for them where they cannot be shown.
 KINDS = {"image_url": "image", "audio_url": "audio", "input_audio": "audio", "video_url": "video"}
 
@@ -122,13 +125,14 @@ def _listed(given: Any) -> Iterable[Any]:
     """The media as a list; a single one, also an array, which is itself iterable, is a list of one."""
     if given is None:
         return ()
-    single = not isinstance(given, Sequence) or isinstance(given, str | bytes) or _is_samples(given)
+    single = not isinstance(given, Sequence) or isinstance(given, str | Binary) or _is_samples(given)
     return (given,) if single else given
 
 
 def _url(given: Any, kind: MediaType) -> str:
-    if isinstance(given, str) and _ADDRESS.match(given):
-        return given
+    address = given if isinstance(given, str) else getattr(given, "url", None)  # IPython's display objects have one
+    if isinstance(address, str) and _ADDRESS.match(address):
+        return address
     data = _bytes(given, kind)
     if not 1 <= len(data) <= MAX_BYTES[kind]:
         raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {MAX_BYTES[kind]} can be sent")
@@ -144,14 +148,14 @@ def _type(data: bytes) -> str:
 
 
 def _bytes(given: Any, kind: str) -> bytes:
-    if isinstance(given, bytes | bytearray | memoryview):
+    if isinstance(given, Binary):
         return bytes(given)
     if isinstance(given, str | Path):
-        return _file(Path(os.path.expanduser(given)), kind)
+        return _file(given, kind)
     if isinstance(displayed := getattr(given, "data", None), bytes):  # IPython.display's Image and Audio
         return displayed
     if kind == "video" and isinstance(path := getattr(given, "filename", None), str):  # IPython.display's Video
-        return _file(Path(path), kind)
+        return _file(path, kind)
     made = _image(given) if kind == "image" else _sound(given) if kind == "audio" else None
     if made is None:
         takes = {
@@ -164,13 +168,16 @@ def _bytes(given: Any, kind: str) -> bytes:
     return made
 
 
-def _file(path: Path, kind: str) -> bytes:
+def _file(name: str | Path, kind: str) -> bytes:
+    path, shown, advice = Path(os.path.expanduser(name)), repr(str(name)), ""
+    if len(shown) > LONG_NAME:
+        shown, advice = f"{shown:.40}…'", f"; base64 goes into a data URL, after data:{kind}/…;base64,"
     try:
         if not path.is_file():
-            raise InvalidRequest(f"there is no file {str(path)!r} to take the {kind} from")
+            raise InvalidRequest(f"there is no file {shown} to take the {kind} from{advice}")
         return path.read_bytes()
     except OSError as error:
-        raise InvalidRequest(f"{str(path)!r} cannot be read: {error.strerror}") from None
+        raise InvalidRequest(f"{shown} cannot be read: {error.strerror}{advice}") from None
 
 
 def _image(given: Any) -> bytes | None:

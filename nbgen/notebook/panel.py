@@ -107,6 +107,8 @@ class Panel(ServerWidget):
             self.send(message)
         elif kind == "expand":
             self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
+        elif kind == "code":
+            self.code = PanelCode.anew(self.code)
         elif kind in ("ended", "kept"):
             threading.Thread(target=self._write_down, daemon=True).start()
         else:

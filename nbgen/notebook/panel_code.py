@@ -30,3 +30,10 @@ class PanelCode(Widget):
             javascript, css = ((STATIC / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css"))
             cls._shared = cls(javascript=javascript, css=css)
         return cls._shared
+
+    @classmethod
+    def anew(cls, unknown: PanelCode) -> PanelCode:
+        """One for a page that was opened after the `unknown` one was sent, and has not got it from the kernel since."""
+        if cls._shared is unknown:
+            cls._shared = None
+        return cls.shared()

@@ -25,6 +25,9 @@ class RowData:
     def of(cls, data: Iterable[Any]) -> RowData:
         """Raises InvalidRequest for data without rows."""
         pandas = import_pandas("nbgen.map")
+        if hasattr(data, "__aiter__") and not hasattr(data, "__iter__"):
+            words = f"nbgen.map takes rows that are there, and {type(data).__name__} has to be awaited for each: give "
+            raise InvalidRequest(f"{words}[row async for row in …]", field="data")
         if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
             raise InvalidRequest(
                 f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
 from itertools import islice
 from typing import Any
 
@@ -45,6 +46,9 @@ class Rows:
         """Check what is the same for all rows, and make the prompt of the first open row."""
         if not (isinstance(self._prompt, str) or callable(self._prompt)):
             words = f"prompt is a template or a function of the row, got {type(self._prompt).__name__}"
+            raise InvalidRequest(words, field="prompt")
+        if iscoroutinefunction(self._prompt):
+            words = "prompt is a coroutine function, which nobody awaits here: write it without async"
             raise InvalidRequest(words, field="prompt")
         if self._schema is not None:
             options = {**options, "json_schema": self._schema.json}

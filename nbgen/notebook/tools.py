@@ -130,6 +130,9 @@ class _Function:
         except (TypeError, InvalidRequest) as error:
             raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
 
+    def __reduce__(self) -> Any:
+        return _Function, (self._function,)
+
     @property
     def json(self) -> dict[str, Any]:
         """As OpenAI's API has it. The description is the docstring."""

@@ -14,6 +14,8 @@ from tests.browser.panel import Panel
 
 PANELS = ("import nbgen\nchat = nbgen.Chat()\nchat", "nbgen.Stream('Once')", "nbgen.Chat()")
 CLOSED = "import ipywidgets\nipywidgets.Widget.close_all()\nnbgen.Chat()"
+#: A container with a widget that is closed. ipywidgets then brings none of the kernel's back into a page.
+BROKEN = "(lambda of, one: (of.VBox([one]), one.close()))(w := __import__('ipywidgets'), w.Text())"
 MODULES = "globalThis[Symbol.for('nbgen.modules')].size"
 SAVE_WIDGETS = "@jupyter-widgets/jupyterlab-manager:saveWidgetState"
 STATES = "application/vnd.jupyter.widget-state+json"
@@ -84,6 +86,19 @@ def test_a_panel_after_all_widgets_were_closed_has_its_code(opened: Notebook) ->
     shows(opened, 3)
     panel = Panel(opened.cell(3))
     expect(panel.send).to_be_visible()
+    opened.leave()
+
+
+def test_a_panel_has_its_code_where_the_page_has_not(opened: Notebook) -> None:
+    opened.run(0)
+    shows(opened, 0)
+    opened.kernel_value(BROKEN)
+    opened.again()
+    opened.run(1)
+    opened.run(2)
+    shows(opened, 1, 2)
+    codes = "len({id(each.code) for each in __import__('nbgen').notebook.server_widget.ServerWidget._all if each.comm})"
+    assert opened.kernel_value(codes) == "2"
     opened.leave()
 
 

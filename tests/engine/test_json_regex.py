@@ -137,6 +137,13 @@ def test_a_caret_that_is_escaped_negates_nothing(regex: str) -> None:
         compiled.matcher().accept(ord(character))
 
 
+@pytest.mark.parametrize("regex", ["\n1b", r"a?\n1b", r"\n[0-9]b", r"[\n1b]{3}", r"[\x00-\n]1b|\tff"])
+def test_a_control_character_ends_before_a_digit(regex: str) -> None:
+    matcher = BYTES.load(BYTES.compile(Grammar("regex", regex))).matcher()
+    for character in "\n1b":
+        matcher.accept(ord(character))
+
+
 @pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}, {"pattern": "^(ab|cd)*$"}])
 def test_many_great_lengths_have_few_states(options: dict[str, Any]) -> None:
     """Each of them takes long to compile, and room, with a large vocabulary."""

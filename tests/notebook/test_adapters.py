@@ -106,6 +106,9 @@ def test_what_is_no_adapter_is_refused_in_words(connected: PrivateServer) -> Non
             nbgen.load_adapter("x", nowhere)
     with pytest.raises(InvalidRequest, match="control character"):
         nbgen.load_adapter("x", "a\0b")
+    for wrong in (lambda: nbgen.load_adapter("", "folder"), lambda: nbgen.unload_adapter(5)):
+        with pytest.raises(InvalidRequest, match=r"^`?name`? "):
+            wrong()
     with pytest.raises(InvalidRequest, match="never been loaded"):
         nbgen.generate("abc", adapter="nobody", **OPTIONS)
     for helper in (nbgen.logprobs, nbgen.hidden_states, partial(nbgen.embed, pooling="last")):

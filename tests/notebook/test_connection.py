@@ -1,7 +1,9 @@
 """Calls over connections that do not carry them: every way of asking says so in words."""
 
+import copy
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -55,6 +57,12 @@ def test_a_token_is_what_a_header_can_have() -> None:
     for token in ("tök", "a\nb", 5):
         with pytest.raises(InvalidRequest, match="a token is of"):
             open_client("http://127.0.0.1:9/", token)  # type: ignore[arg-type]
+
+
+def test_a_copy_would_read_the_same_connection(closed: Client) -> None:
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"in another process, nbgen\.connect"):
+            copied(closed)
 
 
 @pytest.mark.parametrize("value", [float("nan"), np.int64(3), {1}])

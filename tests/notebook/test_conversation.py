@@ -1,6 +1,9 @@
 """What a conversation sends with each turn."""
 
+import copy
 import json
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,6 +60,26 @@ def test_wrong_options_are_refused_when_a_conversation_is_made() -> None:
 
 def test_a_conversation_may_have_a_schema(connected: PrivateServer) -> None:
     assert nbgen.chat(schema=bool, max_new_tokens=9)("Is it?").value in (True, False)
+
+
+def test_a_turn_may_have_a_schema_of_its_own(connected: PrivateServer) -> None:
+    talk = nbgen.chat(max_new_tokens=9)
+    assert talk("Is it?", schema=bool).value in (True, False)
+    with talk.stream("Or not?", schema=bool) as answer:
+        assert "".join(answer) in ("true", "false")
+    assert talk("Why?").schema is None
+
+
+@pytest.mark.parametrize("branched", [copy.copy, copy.deepcopy, lambda talk: pickle.loads(pickle.dumps(talk))])
+def test_a_copy_goes_on_by_itself(connected: PrivateServer, branched: Callable[[Any], Any]) -> None:
+    talk = nbgen.chat("be short", max_new_tokens=4, tools=[sky], tool_choice="none")
+    talk("one")
+    other = branched(talk)
+    assert other.messages == talk.messages
+    other("two")
+    assert [len(other), len(talk)] == [5, 3]
+    assert other.undo() is None
+    assert talk("three").messages == [*other.messages, {"role": "user", "content": "three"}]
 
 
 def test_calls_that_others_have_written_are_shown() -> None:

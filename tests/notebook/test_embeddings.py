@@ -87,6 +87,15 @@ def test_what_is_no_text_is_named_before_anything_is_sent(pooling: str | None) -
     assert nbgen.embed([], pooling=pooling).shape == (0, 0)
 
 
+def test_many_texts_have_a_line_that_tells_how_many_are_done(
+    connected: PrivateServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nbgen.embed(["a"] * MOST, pooling="last")
+    assert capsys.readouterr().err == ""
+    assert len(nbgen.embed(["a"] * (MOST + 1), pooling="last")) == MOST + 1
+    assert capsys.readouterr().err == f"0 of {MOST + 1} texts · 0%\n{MOST + 1} of {MOST + 1} texts · 100%\n"
+
+
 def test_a_model_without_embeddings_says_so_and_a_wrong_pooling_too(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match=r'embedding model.*pooling="mean"'):
         nbgen.embed("a")

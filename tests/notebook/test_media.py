@@ -77,8 +77,17 @@ def test_files_are_sent_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Image.fromarray(RED).save(tmp_path / "a.jpg")
     for given in (tmp_path / "a.jpg", str(tmp_path / "a.jpg")):
         assert sent(image_part(given)) == ("data:image/jpeg;base64", (tmp_path / "a.jpg").read_bytes())
-    with pytest.raises(InvalidRequest, match="there is no file"):
+    with pytest.raises(InvalidRequest, match=r"there is no file 'b\.jpg'"):
         image_part("b.jpg")
+    with pytest.raises(InvalidRequest, match="there is no file ''"):
+        image_part("")
+
+
+def test_a_file_in_base64_is_not_taken_for_a_name() -> None:
+    for text in (base64.b64encode(png()).decode() * 9, "a/" * 999):
+        with pytest.raises(InvalidRequest, match="base64 goes into a data URL, after data:image/") as refused:
+            image_part(text)
+        assert len(str(refused.value)) < 200
 
 
 def test_grey_arrays_and_figures_are_images_too() -> None:
@@ -176,6 +185,8 @@ def test_a_video_shows_some_of_its_frames_or_a_player() -> None:
 
 def test_one_alone_is_a_list_of_one() -> None:
     assert media_parts(RED, None) == media_parts([RED], None)
+    assert media_parts(bytearray(png())) == media_parts(memoryview(png())) == media_parts(png())
+    assert media_parts(Shown(url="http://a/b.png")) == media_parts("http://a/b.png")
     assert [part["type"] for part in media_parts([RED, png()], (np.zeros(9), 8000))] == [
         *("image_url", "image_url", "audio_url")
     ]

@@ -1,6 +1,7 @@
 """The rows of a map without a server: what they ask, what a result of before gives them, and the table they make."""
 
 import math
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import pandas as pd
@@ -60,6 +61,22 @@ def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
     for data in (["a"], []):
         with pytest.raises(InvalidRequest, match="prompt is a template or a function of the row, got "):
             prepared(data, prompt)
+
+
+async def awaited(row: Any) -> str:
+    return str(row)
+
+
+async def endless() -> AsyncIterator[str]:
+    while True:
+        yield "a"
+
+
+def test_what_has_to_be_awaited_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidRequest, match=r"a coroutine function, .* without async"):
+        prepared(["a"], awaited)
+    with pytest.raises(InvalidRequest, match=r"async_generator has to be awaited .* \[row async for row in …\]"):
+        prepared(endless())
 
 
 @pytest.mark.parametrize("data", [5, None, "text", b"text", object()])
