@@ -178,10 +178,13 @@ class MediaEncoder:
 
 
 def placeholders(config: Any) -> dict[int, str]:
-    """The ids that media's embeddings replace in a model of this configuration, with the type of the media."""
+    """The ids that media's embeddings replace in a model of this configuration, with the type of the media.
+
+    Where a video has the same as an image, it is the image's.
+    """
     kinds = [kind for kind in TYPE_NUMBERS if getattr(config, TOWERS[kind], config) is not None]
     names = [(f"{kind}_token_{end}", kind) for kind in kinds for end in ("id", "index")]
-    found = {getattr(config, name, None): kind for name, kind in names}
+    found = {getattr(config, name, None): kind for name, kind in reversed(names)}
     return {token: kind for token, kind in found.items() if isinstance(token, int)}
 
 

@@ -77,6 +77,29 @@ def _kimi_k25(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     return _model(config), transformers.Kimi_K25Processor(pixels, tokens, BaseVideoProcessor())
 
 
+def _minimax_m3_vl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "rotary_dim": 16, "dense_intermediate_size": 64}
+    text |= {"num_experts_per_tok": 2, "num_local_experts": 4, "shared_intermediate_size": 32}
+    text |= {"mlp_layer_types": ["dense", "sparse"], "layer_types": ["full_attention"] * 2}
+    ids = {f"{kind}_token_index": tokens.convert_tokens_to_ids(f"]<]{kind}[>[") for kind in ("image", "video")}
+    config = transformers.MiniMaxM3VLConfig(
+        text_config=text, vision_config={**VISION, "image_size": 112}, projector_hidden_size=64, **ids
+    )
+    pixels = transformers.MiniMaxM3VLImageProcessor(size=OF_TWO)
+    return _model(config), transformers.MiniMaxM3VLProcessor(pixels, tokens, BaseVideoProcessor())
+
+
+def _step3p7(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "mlp_layer_types": ["dense", "sparse"]}
+    text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "share_expert_dim": 32}
+    text |= {"num_experts_per_tok": 2, "n_routed_experts": 4, "moe_intermediate_size": 32}
+    vision = {**VISION, "image_size": 112, "mlp_ratio": 2.0, "max_position_embeddings": 64}
+    place = tokens.convert_tokens_to_ids("<im_patch>")
+    config = transformers.Step3p7Config(text_config=text, vision_config=vision, image_token_id=place)
+    pixels = transformers.Step3p7ImageProcessor(size={"height": 112, "width": 112}, patch_size=56)
+    return _model(config), transformers.Step3p7Processor(pixels, tokens)
+
+
 def _llava_onevision(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
     vision = {
@@ -142,6 +165,8 @@ COHERE = {
 }
 KIMI = ["<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>", "<|kimi_k25_video_placeholder|>"]
 KIMI_IMAGE = "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>"
+MINIMAX = [f"]<]{name}[>[" for name in ("image", "video", "start of image", "end of image")]
+STEP = [f"<{name}>" for name in ("im_patch", "patch_start", "patch_end", "patch_newline", "im_start", "im_end")]
 GLM = [f"<|{name}{kind}|>" for kind in ("image", "video") for name in ("begin_of_", "", "end_of_")]
 GLM_IMAGE, GLM_VIDEO = "".join(GLM[:3]), "".join(GLM[3:])
 PADS = ["<|image_pad|>", "<|video_pad|>"]
@@ -156,6 +181,8 @@ IMAGES: dict[str, Family] = {
     ),
     "cohere2_vision": Family("image", COHERE["image_token"], [*COHERE.values()], _cohere2_vision, named=COHERE),
     "kimi_k25": Family("image", KIMI_IMAGE, KIMI, _kimi_k25, video=KIMI[-1]),
+    "minimax_m3_vl": Family("image", MINIMAX[0], MINIMAX, _minimax_m3_vl, video=MINIMAX[1]),
+    "step3p7": Family("image", STEP[0], STEP, _step3p7),
 }
 VIDEOS: dict[str, Family] = {
     "kimi_k25": IMAGES["kimi_k25"],
@@ -167,6 +194,7 @@ VIDEOS: dict[str, Family] = {
 #: What a folder says of videos.
 OF_VIDEOS: dict[str, dict[str, Any]] = {
     "kimi_k25": {"video_processor_type": "Kimi_K25VideoProcessor", **KIMI_SIZE},
+    "minimax_m3_vl": {"video_processor_type": "MiniMaxM3VLVideoProcessor", "size": OF_TWO},
     "llava_onevision": {"video_processor_type": "LlavaOnevisionVideoProcessor", "size": SQUARE, **NORMALIZED},
     "glm4v": {"video_processor_type": "Glm4vVideoProcessor", "size": OF_TWO},
     "internvl": {"video_processor_type": "InternVLVideoProcessor", "size": SQUARE},
