@@ -173,10 +173,8 @@ def _command(chosen: Mapping[str, object]) -> list[str]:
     if os.name == "posix" and os.geteuid() == 0:
         options["ServerApp.allow_root"] = True
     options |= {f"NbgenApp.{name}": value for name, value in chosen.items()}
-    loads = chosen.get("autoload", True) and "engine_socket" not in chosen  # which `nbgen.__main__` is told
     # -P keeps a calendar.py beside the notebook out of the server's imports.
-    command = [sys.executable, "-P", "-m", "nbgen", *(["loads"] if loads else [])]
-    return [*command, *(f"--{name}={value}" for name, value in options.items())]
+    return [sys.executable, "-P", "-m", "nbgen", *(f"--{name}={value}" for name, value in options.items())]
 
 
 def _environment(folder: Path) -> dict[str, str]:

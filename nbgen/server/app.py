@@ -31,6 +31,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
+from nbgen.server import engine_child
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_options import Count, EngineOptions, Seconds
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
@@ -198,12 +199,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         )
         self._idle_unload = IdleUnload(self.engine, self.idle_unload_seconds, self.log)
         self.metrics = Metrics(self.engine)
-        self.server_options = ServerOptions(
-            self.stream_interval,
-            self.incremental_streaming_output,
-            self.preferred_sampling_params,
-            self.allow_auto_truncate,
-        )
+        incremental, preferred = self.incremental_streaming_output, self.preferred_sampling_params
+        self.server_options = ServerOptions(self.stream_interval, incremental, preferred, self.allow_auto_truncate)
         self.runs = Runs(self.engine, self._touch, self.metrics.follow)
         self.responses = Responses()
         self.tensor_engine = TensorEngine(config, self.log)
@@ -216,6 +213,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         if self.autoload:
             self.engine.will_start()
             self.models.will_load()
+        else:
+            engine_child.end_early()
         self.log_settings, self.trace_settings = LogSettings(), TraceSettings()
         self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
         self._file: RuntimeFile | None = None

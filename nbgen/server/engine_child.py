@@ -50,6 +50,14 @@ def early() -> EngineChild | None:
     return _early.pop() if _early else None
 
 
+def end_early() -> None:
+    """End the process that `begin_early` has started: nothing is loaded at once."""
+    while (child := early()) is not None:
+        child.channel.close()
+        child.process.kill()
+        child.process.communicate()
+
+
 def _process(channel: int, how: How) -> subprocess.Popen[bytes]:
     # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
     return subprocess.Popen(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from jupyter_server.serverapp import ServerApp
 from traitlets import TraitError
@@ -54,7 +55,10 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Pat
 def test_it_stops_in_good_order_where_warnings_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tornados_own = "ignore:There is no current event loop:DeprecationWarning"  # from Python 3.12 on
     monkeypatch.setenv("PYTHONWARNINGS", f"error,{tornados_own}")
-    server = Server(tmp_path, "--NbgenApp.autoload=False")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "jupyter_nbgen_config.json").write_text('{"NbgenApp": {"autoload": false}}')
+    server = Server(tmp_path)
+    assert not psutil.Process(server.process.pid).children(), "the engine that was begun before this was read has ended"
     assert server.stop() == 0, server.log.read_text()
 
 
@@ -245,6 +249,7 @@ def test_a_closed_terminal_stops_it_in_good_order_and_a_second_signal_at_once(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     server = Server(tmp_path, f"--model={long_model}", "--dtype=float32", "--NbgenApp.grpc_port=0").ready()
     engine, body = server.engine(), {"text": "a", "stream": True, "sampling_params": BUSY}
+    assert engine.cmdline()[-1] == "early", "it was begun before the server had read its own code"
     repository = next(tmp_path.glob("nbgen-models-*"))
     with server.http.stream("POST", "generate", json=body) as answer:
         decoder, chunks = Decoder(), answer.iter_bytes()
