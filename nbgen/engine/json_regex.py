@@ -301,8 +301,8 @@ def _class(ranges: Ranges) -> str:
 
 
 def _character(code: int) -> str:
-    if code < 0x20:
-        return f"\\u{code:04x}"  # xgrammar takes all hexadecimal digits after `\x` for its own
+    if code in (0, 10, 13):  # after others' escapes, xgrammar would take a class's digits for its own
+        return f"\\u{code:04x}"
     return ("\\" if chr(code) in r"\^$.|?*+()[]{}-" else "") + chr(code)
 
 

@@ -30,6 +30,8 @@ _MARK = re.compile(
 )
 #: A mark anywhere in a grammar, or else a whole class or text, inside which nothing is a mark.
 _MARK_OR_WHOLE = re.compile(rf'{_MARK.pattern}|\[(?:\\.|[^\]\\])*+\]|"(?:\\.|[^"\\])*+"')
+#: An escape in a grammar's text; `code` is that of one with two digits.
+_ESCAPE = re.compile(r"\\(?:x(?P<code>[0-9a-f]{2})|.)")
 #: A rule that consists of one mark.
 _ALONE = re.compile(rf"^(?P<name>\w+) ::= \(\((?:{_MARK.pattern})\)\)$", re.MULTILINE)
 _LITERAL = r'"\U0010'
@@ -78,6 +80,8 @@ def with_rules(ebnf: str, source: str, regexes: Sequence[str] = ()) -> str:
 
     Raises GrammarError where its `source` has characters that look like marks.
     """
+    # xgrammar writes an escape of two digits, after which it would read a class's digits as more of its own.
+    ebnf = _ESCAPE.sub(lambda escape: rf"\u00{escape['code']}" if escape["code"] else escape[0], ebnf)
     if _LITERAL not in ebnf:
         return ebnf
     if is_marked(source):

@@ -1,15 +1,18 @@
 """Patterns and lengths of a schema's strings and names are enforced, however JSON writes them, or refused."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 import xgrammar
 
-from nbgen.engine.grammar import Grammar
+from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
 from tests.engine.test_xgrammar_schema import BYTES, CLOSED, check_enforced, check_refused
 
+#: Whose tokens are characters by their numbers.
+LATIN = XGrammarBackend(xgrammar.TokenizerInfo([chr(code) for code in range(0x180)]), [])
 #: A schema, values that it takes, values that it does not.
 ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a group that may be left out": (
@@ -142,6 +145,20 @@ def test_a_control_character_ends_before_a_digit(regex: str) -> None:
     matcher = BYTES.load(BYTES.compile(Grammar("regex", regex))).matcher()
     for character in "\n1b":
         matcher.accept(ord(character))
+
+
+@pytest.mark.parametrize("count", ["", "{1,9}", "{1,90}"])
+@pytest.mark.parametrize("those", ["[\x1f2-3]", "[^ -1]", "[é2]", "[À-ÿa-c]", "[\x7f2]", r"[\\x2]", "[\\0-\x1f2]"])
+def test_a_character_ends_before_a_digit_in_a_class(those: str, count: str) -> None:
+    """Also where the count is great, and xgrammar reads its own text of the class."""
+    compiled = LATIN.load(LATIN.compile(Grammar("regex", f"{those}{count}!")))
+    for code in range(0x180):
+        accept = compiled.matcher().accept
+        try:
+            found = [accept(code), accept(ord("!"))][-1]
+        except GrammarError:
+            found = False
+        assert found == bool(re.fullmatch(those, chr(code))), code
 
 
 @pytest.mark.parametrize("options", [{}, {"minLength": 2}, {"pattern": "^.{1,9999}$"}, {"pattern": "^(ab|cd)*$"}])
