@@ -207,10 +207,10 @@ def _check_types(fields: Mapping[str, Any]) -> None:
     for name, allowed, check in TYPES:
         value = fields.get(name)
         if value is not None and not check(value):
-            raise SchemaError(f"`{name}` must be {allowed}, got {_shown(value)}", field=name)
+            raise SchemaError(f"`{name}` must be {allowed}, got {_shown(value, check)}", field=name)
     for name, allowed, check in STRICT_TYPES:
         if not check(fields.get(name)):
-            raise ContractError(f"`{name}` must be {allowed}, got {_shown(fields[name])}", field=name)
+            raise ContractError(f"`{name}` must be {allowed}, got {_shown(fields[name], check)}", field=name)
     stream = fields.get("stream", False)
     if stream is None:
         raise SchemaError("`stream` must be true or false", field="stream")
@@ -218,10 +218,11 @@ def _check_types(fields: Mapping[str, Any]) -> None:
         raise ContractError(f"`stream` must be true or false, got {stream!r:.80}", field="stream")
 
 
-def _shown(value: Any) -> str:
-    """A short form for messages; of a list the first entry whose type differs from the one before, if there is one."""
-    odd = [b for a, b in pairwise(value) if type(a) is not type(b)] if isinstance(value, list) else []
-    return f"a list with {reprlib.repr(odd[0])} in it" if odd else reprlib.repr(value)
+def _shown(value: Any, check: Callable[[Any], bool]) -> str:
+    """A short form for messages; of a list that mixes types, the first entry next to one of another that is wrong."""
+    mixed = [pair for pair in pairwise(value) if type(pair[0]) is not type(pair[1])] if isinstance(value, list) else []
+    wrong = (entry for pair in mixed for entry in pair if not check([entry]))
+    return f"a list with {reprlib.repr(next(wrong, mixed[0][1]))} in it" if mixed else reprlib.repr(value)
 
 
 def _refuse_unsupported(fields: Mapping[str, Any]) -> None:

@@ -223,6 +223,7 @@ def test_strict_types_and_unknown_sampling_names_are_contract_errors(fields: dic
 def test_a_value_of_a_wrong_type_is_shown_in_short() -> None:
     for fields, words in (
         ({"input_ids": [*range(100), None, 5]}, "got a list with None in it"),
+        ({"return_logprob": [1.5, False]}, "got a list with 1.5 in it"),
         ({"text": 5}, "`text` must be text or a list of text, got 5"),
         ({"text": "a", "return_logprob": "yes"}, "got 'yes'"),
         ({"text": "a", "sampling_params": {"stop": 5}}, "stop must be text or a list of text, got 5"),
