@@ -56,7 +56,7 @@ def main() -> None:
         if TORCHVISION not in needed:
             leave_out(TORCHVISION)
         try:
-            _serve(channel, first, messages, needed, lean=how in ("", EARLY, GENTLY))
+            _serve(channel, first, messages, needed)
         except LeftOut as package:
             channel.drain()
             _begin_anew(first.config, str(package))
@@ -107,7 +107,7 @@ def _begin_anew(config: EngineConfig, *needed: str) -> NoReturn:
     os.execv(sys.executable, [*same, msgspec.json.encode(config).decode(), *needed])
 
 
-def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], needed: list[str], *, lean: bool) -> None:
+def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], needed: list[str]) -> None:
     try:
         model_files.check(first.config.model)
     except ModelError as error:  # before what takes seconds
@@ -116,10 +116,9 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine], nee
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     with Pulse(channel.send, whole=True) as pulse:
         pulse.say(LoadProgress(stage="starting torch"))
-        if lean:
-            import_engine(first.config)
         for package in needed:
             import_or_leave_out(package)
+        import_engine(first.config)
     from nbgen.engine.assembly import Assembly, assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.embedding_loop import EmbeddingLoop
     from nbgen.engine.embedding_model import EmbeddingModel, is_embedding
