@@ -47,7 +47,10 @@ def prompt_offsets(text: str, entries: list[TokenLogprobs]) -> list[int]:
     end, offsets = 0, []
     for entry in entries:
         _, id, own = entry.token
-        word = decoder.decode(entry.raw.get(id) or (own or "").encode())
+        written = entry.raw.get(id) or (own or "").encode()
+        if written and not 0x80 <= written[0] < 0xC0:  # it begins a character, so one before it stays incomplete
+            end += len(decoder.decode(b"", final=True))
+        word = decoder.decode(written)
         begin = text.find(word, end, end + len(word) + DROPPED) if word else -1
         offsets.append(end if begin < 0 else begin)
         end = end if begin < 0 else begin + len(word)

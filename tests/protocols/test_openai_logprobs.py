@@ -28,6 +28,7 @@ def entries(*tokens: str | bytes) -> list[TokenLogprobs]:
         ("a🙂b", ["a", b"\xf0\x9f", b"\x99", b"\x82", "b"], [0, 1, 1, 1, 2]),
         ("a b", ["a", "\ufffd", " b"], [0, 1, 1]),
         ("a", ["a", b"\xf0", b"\x9f"], [0, 1, 1]),
+        ("\ufffd:\ufffdé", [b"\xf0\x9f", ":", b"\xe2", b"\xc3", b"\xa9"], [0, 1, 2, 3, 3]),
         ("", [], []),
     ],
 )
