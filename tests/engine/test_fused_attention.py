@@ -145,7 +145,8 @@ def test_keys_come_while_the_kernel_before_still_runs(
     group: int, dim: int, normed: bool, splits: int, compiler: ProcessPoolExecutor, tmp_path: Path
 ) -> None:
     found, warps = compiler.submit(compiled_for, group, dim, normed, splits, tmp_path).result()
-    assert (found.stack, found.local) == (0, 0), "registers spill"
+    assert found.local == 0, "registers spill"
+    assert found.stack <= 8, "more than one register, which Triton 3.8 stores and loads once, spills"
     assert found.tensor_cores
     assert len(found.early) >= 8, "nothing is fetched before"
     # Of the 64 K registers of a multiprocessor: two programs or more, so that one loads while another computes.
