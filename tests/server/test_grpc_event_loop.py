@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.server.conftest import Server
-from tests.server.test_event_loop import MB, MODEL, nobody_waits, watch  # noqa: F401
+from tests.server.test_event_loop import MB, MODEL, nobody_waits, pytestmark, watch  # noqa: F401
 from tests.server.triton import TOKEN_METADATA, grpc_address
 
 
