@@ -172,22 +172,25 @@ def save_model(folder: Path, model_type: str = "llama", *, noise: float = 0.2, *
     return made_once(folder, parts, lambda place: _make_model(place, model_type, noise, changes))
 
 
+#: Of a model of two small layers, without its vocabulary.
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
 def _make_model(folder: Path, model_type: str, noise: float, changes: dict[str, object]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    sizes = {
-        "vocab_size": save_tokenizer(folder),
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "bos_token_id": None,
-        "pad_token_id": 0,
-        "eos_token_id": 0,
-    }
+    sizes = {"vocab_size": save_tokenizer(folder), **SIZES}
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **{**sizes, **changes})
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM

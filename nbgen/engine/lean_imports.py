@@ -68,7 +68,7 @@ def import_or_leave_out(package: str) -> None:
     """Import it. If that fails (torchvision made for another torch), it is left out for good."""
     try:
         import_module(package)
-    except Exception:
+    except Exception:  # it runs code of its own, which may raise anything
         log.warning("%s is installed, but cannot be imported: the model does without", package, exc_info=True)
         leave_out(package, for_good=True)
 

@@ -73,19 +73,24 @@ def test_text_arrives_and_stops_while_the_kernel_is_busy_and_goes_on_while_it_st
     until(lambda: running(lab) == 0)
 
 
+def reads_on(page: Page, panel: Panel) -> None:
+    """The page shows the conversation, and its answer from the beginning on, until it is stopped there."""
+    expect(panel.stop).to_be_visible()
+    expect(page.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
+    until(lambda: panel.length() > 200)
+    before = panel.length()
+    until(lambda: panel.length() > before)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+
+
 @pytest.mark.soak
 def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("tell me **everything**")
     until(lambda: panel.length() > 200)
     opened.command("docmanager:save")
     opened.reload()
-    expect(panel.stop).to_be_visible()
-    expect(page.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
-    until(lambda: panel.length() > 200)  # it is read from its beginning
-    before = panel.length()
-    until(lambda: panel.length() > before)
-    panel.stop.click()
-    expect(panel.status).to_have_text("Stopped")
+    reads_on(page, panel)
 
 
 def test_a_second_tab_reads_what_is_being_written_and_both_show_one_conversation(
@@ -102,13 +107,7 @@ def test_a_second_tab_reads_what_is_being_written_and_both_show_one_conversation
     other.goto(page.url.replace("/workspaces/tests/", "/workspaces/second/"))
     Notebook(other).settled()
     second = Panel(Notebook(other).cell(0))
-    expect(second.stop).to_be_visible()
-    expect(other.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
-    until(lambda: second.length() > 100)  # it is read from its beginning
-    before = second.length()
-    until(lambda: second.length() > before)
-    second.stop.click()
-    expect(second.status).to_have_text("Stopped")
+    reads_on(other, second)
     expect(panel.status).to_have_text("Stopped")
     run = lab.get(f"nbgen/api/v1/chats/{opened.kernel_value('chat.chat')}")["run"]
     shown = other.evaluate("document.querySelector('.nbgen-text').textContent.replace(/\\s/g, '').length")

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForMultimodalLM, PreTrainedTokenizerFast
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 #: The model's own chat template, which reads parts; `{}` are what stands for a video, and for an image or a sound.
@@ -15,16 +15,6 @@ TEMPLATE = (
     "{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
     "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
 )
-IDS = {"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0}
-TEXT = {
-    **IDS,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
 VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 NORMALIZED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
@@ -49,6 +39,11 @@ class Family(NamedTuple):
     since: str = "5.17"
     #: What transformers calls it, where more than one of its kind are tried.
     kind: str = ""
+
+
+def model_of(config: Any) -> Any:
+    """With random weights."""
+    return AutoModelForMultimodalLM.from_config(config)
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:

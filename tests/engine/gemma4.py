@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
+from tests.engine.family import model_of
 
 #: What its tokenizer calls its special tokens.
 NAMED: Mapping[str, str] = MappingProxyType(
@@ -71,6 +72,6 @@ def made(text: Mapping[str, Any]) -> Callable[[PreTrainedTokenizerFast], tuple[A
         sounds = transformers.Gemma4AudioFeatureExtractor(feature_size=BINS)
         with processor_folder.without_videos():
             processor = transformers.Gemma4Processor(sounds, images, tokens, BaseVideoProcessor())
-        return transformers.AutoModelForMultimodalLM.from_config(config), processor
+        return model_of(config), processor
 
     return make

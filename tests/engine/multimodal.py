@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerFast
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
-from tests.conftest import edit, made_once
+from tests.conftest import SIZES, edit, made_once
 from tests.engine import gemma4, torchvision_families
-from tests.engine.family import NORMALIZED, TEMPLATE, TEXT, VISION, Family, tokenizer
+from tests.engine.family import NORMALIZED, TEMPLATE, VISION, Family, model_of, tokenizer
 
 #: What a folder says of videos, which no class here can write without torchvision.
 QWEN_VIDEO = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5] * 3}
@@ -53,14 +53,10 @@ def _make(folder: Path, name: str) -> None:
         edit(folder / "processor_config.json", video_processor=of_videos)
 
 
-def _model(config: Any) -> Any:
-    return transformers.AutoModelForMultimodalLM.from_config(config)
-
-
 def _qwen(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
     def make(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
-        text = {**TEXT, "vocab_size": len(tokens), "rope_parameters": rope}
+        text = {**SIZES, "vocab_size": len(tokens), "rope_parameters": rope}
         vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
         if kind == "qwen2_vl":
             vision = {"depth": 2, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2, "hidden_size": 64}
@@ -80,13 +76,13 @@ def _qwen(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
         name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3VL"}[kind]
         with processor_folder.without_videos():
             processor = getattr(transformers, f"{name}Processor")(pixels, tokens, BaseVideoProcessor())
-        return _model(config), processor
+        return model_of(config), processor
 
     return make
 
 
 def _gemma3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
+    text = {**SIZES, "vocab_size": len(tokens), "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
     text["layer_types"] = ["sliding_attention", "full_attention"]
     vision = {**VISION, "image_size": 56, "patch_size": 14}
     ids = {
@@ -96,11 +92,11 @@ def _gemma3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     }
     config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **ids)
     pixels = transformers.Gemma3ImageProcessorPil(size={"height": 56, "width": 56}, **NORMALIZED)
-    return _model(config), transformers.Gemma3Processor(pixels, tokens, image_seq_length=4)
+    return model_of(config), transformers.Gemma3Processor(pixels, tokens, image_seq_length=4)
 
 
 def _llava(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "llama"}
     vision = {**VISION, "image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "clip_vision_model"}
     place = tokens.convert_tokens_to_ids("<image>")
     config = transformers.LlavaConfig(
@@ -111,12 +107,12 @@ def _llava(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     processor = transformers.LlavaProcessor(
         pixels, tokens, patch_size=14, vision_feature_select_strategy="default", num_additional_image_tokens=1
     )
-    return _model(config), processor
+    return model_of(config), processor
 
 
 def _idefics3(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
     def make(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-        text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+        text = {**SIZES, "vocab_size": len(tokens), "model_type": "llama"}
         vision = {**VISION, "image_size": 56, "patch_size": 14}
         place = tokens.convert_tokens_to_ids("<image>")
         config = getattr(transformers, f"{kind}Config")(
@@ -128,13 +124,13 @@ def _idefics3(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]
         videos = [BaseVideoProcessor()] if kind == "SmolVLM" else []
         with processor_folder.without_videos():
             processor = getattr(transformers, f"{kind}Processor")(pixels, tokens, *videos, image_seq_len=4)
-        return _model(config), processor
+        return model_of(config), processor
 
     return make
 
 
 def _internvl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "qwen2"}
     vision = {**VISION, "image_size": [56, 56], "patch_size": [14, 14]}
     place = tokens.convert_tokens_to_ids("<IMG_CONTEXT>")
     config = transformers.InternVLConfig(text_config=text, vision_config=vision, image_token_id=place)
@@ -143,11 +139,11 @@ def _internvl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     )
     with processor_folder.without_videos():
         processor = transformers.InternVLProcessor(pixels, tokens, BaseVideoProcessor(), image_seq_length=4)
-    return _model(config), processor
+    return model_of(config), processor
 
 
 def _llava_next(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "mistral"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "mistral"}
     vision = {**VISION, "image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "clip_vision_model"}
     place, grid = tokens.convert_tokens_to_ids("<image>"), [[28, 56], [56, 28], [56, 56]]
     config = transformers.LlavaNextConfig(
@@ -160,25 +156,25 @@ def _llava_next(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     processor = transformers.LlavaNextProcessor(
         pixels, tokens, patch_size=14, vision_feature_select_strategy="default", num_additional_image_tokens=1
     )
-    return _model(config), processor
+    return model_of(config), processor
 
 
 def _mistral3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "model_type": "mistral"}
+    text = {**SIZES, "vocab_size": len(tokens), "head_dim": 16, "model_type": "mistral"}
     vision = {**VISION, "image_size": 112, "patch_size": 14, "head_dim": 16, "model_type": "pixtral"}
     config = transformers.Mistral3Config(
         text_config=text, vision_config=vision, image_token_id=tokens.convert_tokens_to_ids("[IMG]")
     )
-    return _model(config), _pixtral_processor(tokens, spatial_merge_size=2)
+    return model_of(config), _pixtral_processor(tokens, spatial_merge_size=2)
 
 
 def _pixtral(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "mistral"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "mistral"}
     vision = {**VISION, "image_size": 112, "patch_size": 14, "head_dim": 16, "model_type": "pixtral"}
     place = tokens.convert_tokens_to_ids("[IMG]")
     chosen = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
     config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_id=place, **chosen)
-    return _model(config), _pixtral_processor(tokens, spatial_merge_size=1)
+    return model_of(config), _pixtral_processor(tokens, spatial_merge_size=1)
 
 
 def _pixtral_processor(tokens: PreTrainedTokenizerFast, spatial_merge_size: int) -> Any:
@@ -193,21 +189,21 @@ def _hearing(chunk: int = 1) -> Any:
 
 
 def _qwen2_audio(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "qwen2"}
     ears = {"num_mel_bins": 16, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2}
     ears |= {"encoder_ffn_dim": 64, "max_source_positions": 50}
     place = tokens.convert_tokens_to_ids("<|AUDIO|>")
     config = transformers.Qwen2AudioConfig(text_config=text, audio_config=ears, audio_token_index=place)
-    return _model(config), transformers.Qwen2AudioProcessor(_hearing(), tokens)
+    return model_of(config), transformers.Qwen2AudioProcessor(_hearing(), tokens)
 
 
 def _glmasr(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "llama"}
     ears = {**VISION, "num_key_value_heads": 2, "intermediate_size": 128, "num_mel_bins": 16}
     ears |= {"max_position_embeddings": 100}
     place = tokens.convert_tokens_to_ids("<|pad|>")
     config = transformers.GlmAsrConfig(text_config=text, audio_config=ears, audio_token_id=place)
-    return _model(config), transformers.GlmAsrProcessor(_hearing(2), tokens)
+    return model_of(config), transformers.GlmAsrProcessor(_hearing(2), tokens)
 
 
 def _gemma4(medium: str, text: Mapping[str, Any]) -> Family:

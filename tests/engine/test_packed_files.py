@@ -20,7 +20,7 @@ from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_scaled_linear import NativeScaledLinear
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
-from tests.conftest import continuation, edit, save_model, save_tokenizer
+from tests.conftest import SIZES, continuation, edit, save_model, save_tokenizer
 from tests.engine import multimodal, packers
 from tests.engine.packers import Rounding
 from tests.engine.test_checkpoint_formats import PROMPT, written
@@ -247,7 +247,7 @@ def test_experts_apart_of_a_family_that_has_them_together(tmp_path: Path) -> Non
     (folder := tmp_path / "mixture").mkdir()
     sizes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 16}
     rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
-    text = multimodal.TEXT | sizes | {"vocab_size": save_tokenizer(folder), "rope_parameters": rope}
+    text = SIZES | sizes | {"vocab_size": save_tokenizer(folder), "rope_parameters": rope}
     vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
     torch.manual_seed(0)
     config = AutoConfig.for_model("qwen3_vl_moe", text_config=text, vision_config=vision)

@@ -8,7 +8,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
-from tests.engine.family import NORMALIZED, TEXT, VISION, Family
+from tests.conftest import SIZES
+from tests.engine.family import NORMALIZED, VISION, Family, model_of
 
 #: Of an image, and of at least two that are counted together.
 SMALL = {"shortest_edge": 56 * 56, "longest_edge": 84 * 84}
@@ -17,13 +18,9 @@ KIMI_SIZE = {"size": {"max_height": 8, "max_width": 8}, "max_patches": 16}
 OF_TWO = {"shortest_edge": 4 * 56 * 56, "longest_edge": 4 * 84 * 84}
 
 
-def _model(config: Any) -> Any:
-    return transformers.AutoModelForMultimodalLM.from_config(config)
-
-
 def _lfm2_vl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     text = {
-        **TEXT,
+        **SIZES,
         "vocab_size": len(tokens),
         "layer_types": ["conv", "full_attention"],
         "block_auto_adjust_ff_dim": False,
@@ -35,12 +32,12 @@ def _lfm2_vl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     )
     tiles = {"tile_size": 56, "min_image_tokens": 2, "max_image_tokens": 4, "encoder_patch_size": 14}
     pixels = transformers.Lfm2VlImageProcessor(**tiles, max_tiles=4, max_pixels_tolerance=1.0)
-    return _model(config), transformers.Lfm2VlProcessor(pixels, tokens)
+    return model_of(config), transformers.Lfm2VlProcessor(pixels, tokens)
 
 
 def _cohere2_vision(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     text = {
-        **TEXT,
+        **SIZES,
         "vocab_size": len(tokens),
         "model_type": "cohere2",
         "sliding_window": 8,
@@ -52,11 +49,11 @@ def _cohere2_vision(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         text_config=text, vision_config=vision, image_token_id=place, alignment_intermediate_size=64
     )
     pixels = transformers.Cohere2VisionImageProcessor(size=SQUARE, patch_size=2, max_patches=4)
-    return _model(config), transformers.Cohere2VisionProcessor(pixels, tokens)
+    return model_of(config), transformers.Cohere2VisionProcessor(pixels, tokens)
 
 
 def _kimi_k25(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "deepseek_v3", "num_key_value_heads": 4}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "deepseek_v3", "num_key_value_heads": 4}
     text |= {
         "moe_intermediate_size": 32,
         "n_routed_experts": 4,
@@ -74,11 +71,11 @@ def _kimi_k25(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         text_config=text, vision_config=vision, projection_hidden_size=32, tie_word_embeddings=False, **ids
     )
     pixels = transformers.Kimi_K25ImageProcessor(**KIMI_SIZE)
-    return _model(config), transformers.Kimi_K25Processor(pixels, tokens, BaseVideoProcessor())
+    return model_of(config), transformers.Kimi_K25Processor(pixels, tokens, BaseVideoProcessor())
 
 
 def _minimax_m3_vl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "rotary_dim": 16, "dense_intermediate_size": 64}
+    text = {**SIZES, "vocab_size": len(tokens), "head_dim": 16, "rotary_dim": 16, "dense_intermediate_size": 64}
     text |= {"num_experts_per_tok": 2, "num_local_experts": 4, "shared_intermediate_size": 32}
     text |= {"mlp_layer_types": ["dense", "sparse"], "layer_types": ["full_attention"] * 2}
     ids = {f"{kind}_token_index": tokens.convert_tokens_to_ids(f"]<]{kind}[>[") for kind in ("image", "video")}
@@ -86,22 +83,22 @@ def _minimax_m3_vl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         text_config=text, vision_config={**VISION, "image_size": 112}, projector_hidden_size=64, **ids
     )
     pixels = transformers.MiniMaxM3VLImageProcessor(size=OF_TWO)
-    return _model(config), transformers.MiniMaxM3VLProcessor(pixels, tokens, BaseVideoProcessor())
+    return model_of(config), transformers.MiniMaxM3VLProcessor(pixels, tokens, BaseVideoProcessor())
 
 
 def _step3p7(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "mlp_layer_types": ["dense", "sparse"]}
+    text = {**SIZES, "vocab_size": len(tokens), "head_dim": 16, "mlp_layer_types": ["dense", "sparse"]}
     text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "share_expert_dim": 32}
     text |= {"num_experts_per_tok": 2, "n_routed_experts": 4, "moe_intermediate_size": 32}
     vision = {**VISION, "image_size": 112, "mlp_ratio": 2.0, "max_position_embeddings": 64}
     place = tokens.convert_tokens_to_ids("<im_patch>")
     config = transformers.Step3p7Config(text_config=text, vision_config=vision, image_token_id=place)
     pixels = transformers.Step3p7ImageProcessor(size={"height": 112, "width": 112}, patch_size=56)
-    return _model(config), transformers.Step3p7Processor(pixels, tokens)
+    return model_of(config), transformers.Step3p7Processor(pixels, tokens)
 
 
 def _llava_onevision(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "qwen2"}
     vision = {
         **VISION,
         "image_size": 56,
@@ -119,13 +116,13 @@ def _llava_onevision(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         processor = transformers.LlavaOnevisionProcessor(
             pixels, tokens, BaseVideoProcessor(), num_image_tokens=16, vision_feature_select_strategy="full"
         )
-    return _model(config), processor
+    return model_of(config), processor
 
 
 def _glm(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
     def make(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
-        text = {**TEXT, "vocab_size": len(tokens), "rope_parameters": rope}
+        text = {**SIZES, "vocab_size": len(tokens), "rope_parameters": rope}
         vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
         names = {"image": "<|image|>", "video": "<|video|>"}
         for medium in ("image", "video"):
@@ -141,19 +138,19 @@ def _glm(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
         pixels = getattr(transformers, f"{kind}ImageProcessorPil")(size=OF_TWO)
         with processor_folder.without_videos():
             processor = getattr(transformers, f"{kind}Processor")(pixels, tokens, BaseVideoProcessor())
-        return _model(config), processor
+        return model_of(config), processor
 
     return make
 
 
 def _video_llama_3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    text = {**SIZES, "vocab_size": len(tokens), "model_type": "qwen2"}
     ids = {f"{kind}_token_id": tokens.convert_tokens_to_ids(f"<|{kind}_pad|>") for kind in ("image", "video")}
     config = transformers.VideoLlama3Config(text_config=text, vision_config={**VISION, "patch_size": 14}, **ids)
     pixels = transformers.VideoLlama3ImageProcessorPil(size=SMALL)
     with processor_folder.without_videos():
         processor = transformers.VideoLlama3Processor(pixels, tokens, BaseVideoProcessor())
-    return _model(config), processor
+    return model_of(config), processor
 
 
 TILES = [f"<|img_row_{row}_col_{col}|>" for row in range(1, 5) for col in range(1, 5)]
