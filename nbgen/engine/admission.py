@@ -61,11 +61,12 @@ class Admission:
         model: ModelInfo,
         processors: LogitProcessors,
         adapters: Adapters,
-        processor: Processor | str | None = None,
+        processor: Processor | None = None,
+        media_refusal: str = unread_media.TEXT_ONLY,
     ) -> None:
-        """Instead of a processor, the error text for media."""
-        self._processor = processor if isinstance(processor, Processor) else None
-        self._unread = processor if isinstance(processor, str) else unread_media.TEXT_ONLY
+        """`media_refusal` is the error text for media where no processor reads them."""
+        self._processor = processor
+        self._media_refusal = media_refusal
         self._adapters = adapters
         self._processors = processors
         self._tokenizer = tokenizer
@@ -189,7 +190,7 @@ class Admission:
         if not request.media and all(part.type == "text" for parts in contents for part in parts):
             return None
         if self._processor is None:
-            raise InvalidRequest(self._unread, field="image_data" if request.media else "messages")
+            raise InvalidRequest(self._media_refusal, field="image_data" if request.media else "messages")
         if request.input_embeds is not None:
             raise InvalidRequest("media need a prompt of text or ids, not input_embeds", field="image_data")
         self._tokenizer.check_chat(request.messages or [])

@@ -32,7 +32,6 @@ from nbgen.engine.native import tell_of_build
 from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner, compile
-from nbgen.engine.processor import Processor
 from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
@@ -103,8 +102,8 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         lookahead=runner.device.type == "cuda" and live is None,  # a live model's weights are locked only during a step
     )
     adapters = Adapters(loaded.model, runner.lora.unsuited)
-    processor = loaded.processor if model.media or isinstance(loaded.processor, str) else None
-    admission = Admission(loaded.tokenizer, model, processors, adapters, processor)
+    media_reader = loaded.media_reader if model.media else loaded.media_reader._replace(processor=None)
+    admission = Admission(loaded.tokenizer, model, processors, adapters, *media_reader)
     grammars = _grammars(config.grammar_backend, loaded.tokenizer, model.vocab_size, admission)
     occupation = Occupation(
         engine,
@@ -259,7 +258,7 @@ def _num_blocks(budget: int, bytes_per_block: int, most: int, config: EngineConf
 
 
 def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, scheduler: Scheduler) -> ModelInfo:
-    processor = loaded.processor if isinstance(loaded.processor, Processor) else None
+    processor = loaded.media_reader.processor
     blocks = scheduler.blocks
     return loaded.info(
         config.model,

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,7 @@ from nbgen.engine.load_errors import foreign_errors
 from nbgen.engine.load_progress import weights_progress
 from nbgen.engine.native_half_linear import HALVES
 from nbgen.engine.packed_layers import Packing
-from nbgen.engine.processor import Processor
+from nbgen.engine.processor_folder import MediaReader
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
@@ -91,7 +91,7 @@ class LoadedModel:
     sampling_defaults: dict[str, float]
     parameters: int
     weight_bytes: int
-    processor: Processor | str | None = None
+    media_reader: MediaReader = field(default_factory=MediaReader)
     #: The format of a checkpoint that came quantized, and what of it is kept in memory.
     quantization: str | None = None
 
@@ -127,7 +127,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     told = embedding_checkpoint.verdicts(folder, config.model)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context, told)
     # Before the weights: it may need another process.
-    processor = processor_folder.processor(folder, architecture, tokenizer.ends)
+    media_reader = processor_folder.reader(folder, architecture, tokenizer.ends)
     model, parameters = _model(source, config, architecture, _class_of(architecture.model_type), report)
     return LoadedModel(
         model=model,
@@ -136,7 +136,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         sampling_defaults=sampling_defaults(generation, config),
         parameters=parameters,
         weight_bytes=quantization.held_bytes(model),
-        processor=processor,
+        media_reader=media_reader,
         quantization=quantized_checkpoint.kept_as(folder, config.model, source.packing, quantization.kept_bits(model)),
     )
 

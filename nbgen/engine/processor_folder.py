@@ -8,11 +8,11 @@ what a model sees does not depend on whether it is installed: `LeftOut` tells wh
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoProcessor, PreTrainedConfig
 from transformers.models.auto.video_processing_auto import AutoVideoProcessor
@@ -35,8 +35,19 @@ log = logging.getLogger(__name__)
 _patching = threading.Lock()
 
 
-def load(folder: Path) -> ProcessorMixin | str | None:
-    """The processor; None where the folder has none, and where it cannot be loaded, why. Raises LeftOut."""
+class Unloadable(Exception):
+    """A processor that cannot be loaded; its text is the error text for media."""
+
+
+class MediaReader(NamedTuple):
+    """What reads a model's media; where nothing does, `refusal` is the error text for them."""
+
+    processor: Processor | None = None
+    refusal: str = unread_media.TEXT_ONLY
+
+
+def load(folder: Path) -> ProcessorMixin | None:
+    """The processor; None where the folder has none. Raises LeftOut and Unloadable."""
     if not any((folder / name).is_file() for name in FILES):
         return None
     try:
@@ -49,7 +60,7 @@ def load(folder: Path) -> ProcessorMixin | str | None:
             log.exception("the processor cannot be loaded; the model takes text only")
         else:
             log.warning("%s; until then it takes text only (%s)", why, " ".join(str(error).split()))
-        return why
+        raise Unloadable(why) from error
     if not isinstance(found, ProcessorMixin):
         return None
     if type(getattr(found, "video_processor", None)) is BaseVideoProcessor:
@@ -57,14 +68,20 @@ def load(folder: Path) -> ProcessorMixin | str | None:
     return found
 
 
-def processor(folder: Path, config: PreTrainedConfig, ends: list[str]) -> Processor | str | None:
-    """The processor of a model with towers; None if it has no processor, or no kind of media to process.
+def reader(folder: Path, config: PreTrainedConfig, ends: list[str]) -> MediaReader:
+    """The reader of a model with towers; one without processor if it has none, or no kind of media to process.
 
-    Where it cannot be loaded, the error text for media. Raises LeftOut.
+    Raises LeftOut.
     """
-    found = load(folder) if (places := placeholders(config)) else None
-    if found is None or isinstance(found, str):
-        return found
+    try:
+        found = load(folder) if (places := placeholders(config)) else None
+    except Unloadable as error:
+        return MediaReader(refusal=str(error))
+    return MediaReader() if found is None else MediaReader(_of_media(found, places, ends))
+
+
+def _of_media(found: ProcessorMixin, places: Mapping[int, str], ends: list[str]) -> Processor:
+    """The processor of what can be read here. Raises LeftOut."""
     types = ["image"] if "image" in places.values() and hasattr(found, "image_processor") else []
     if "audio" in places.values() and found._audio_processor is not None:
         if audio.available():
