@@ -49,6 +49,10 @@ class CellErrors:
             raise KeyError(f"cell {number} has no error" if number else "no cell has failed yet")
         return self._cells[number]
 
+    def numbers(self) -> list[int]:
+        """The cells that have failed, the newest first."""
+        return sorted(self._cells, reverse=True)
+
     def __getitem__(self, number: int) -> str:
         return self.last(number).traceback
 

@@ -24,6 +24,22 @@ def without_comment(line: str) -> str:
     return line if code is None else code[0]
 
 
+def without_semicolon(magic: Any, line: str) -> tuple[str, bool]:
+    """The line without a ; at its end, and whether it had one: in a notebook it keeps the output from being shown.
+
+    In quotes, after a backslash, or as the one word after an option that takes a value, it is text.
+    """
+    rest = line.rstrip().removesuffix(";")
+    try:
+        words = shlex.split(rest)
+    except ValueError:  # what comes before it opens a quote or ends with a backslash
+        return line, False
+    option = magic.parser._option_string_actions.get(words[-1].removesuffix("=")) if words else None
+    if rest == line.rstrip() or (option is not None and option.nargs != 0):
+        return line, False
+    return rest, True
+
+
 def parsed(magic: Any, line: str) -> Namespace:
     """Like IPython's `parse_argstring`, but quotes around a value are not part of the value."""
     try:
