@@ -15,10 +15,13 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from nbgen.notebook.cell_errors import CellErrors
+from nbgen.notebook.magic_line import below_comments
 
 #: Options that name a variable, and what else they may name: files, by the ends of their names, and builtin types.
 VARIABLES = {"schema": ".json", "image": "", "audio": "", "video": "", "tool": None, "out": None}
 TYPES = ("bool", "dict", "float", "int", "list", "str")
+#: What JupyterLab says beside each word; IPython calls arguments of its own magics so.
+KIND = "param"
 #: A word as a shell reads it, in which a backslash takes a space along.
 _WORD = re.compile(r"(?:\\.|[^\s\\])+\\?")
 #: What may stand before a line magic.
@@ -32,7 +35,7 @@ def matcher(shell: Any, parsers: Mapping[str, Any], actions: Mapping[str, Sequen
         text = _ASSIGNED.sub("", context.text_until_cursor).replace("=", " ")
         magic, *before = _WORD.findall(text) or [""]
         whole_cell = magic.startswith("%%")
-        if magic not in parsers or (whole_cell and not _only_comments(context)):
+        if magic not in parsers or (whole_cell and not _begins(context)):
             return {"completions": []}
         fragment = "" if text[-1].isspace() and not text.endswith("\\ ") else before.pop() if before else magic
         known = parsers[magic]._option_string_actions
@@ -46,16 +49,16 @@ def matcher(shell: Any, parsers: Mapping[str, Any], actions: Mapping[str, Sequen
             words = _arguments(actions, errors, before, fragment)
         # IPython adds its own where we know nothing; so we offer what stands there.
         found = [word for word in words if word.startswith(fragment)] or [fragment]
-        completions = [SimpleCompletion(word) for word in found]
+        completions = [SimpleCompletion(word, type=KIND) for word in found]
         return {"completions": completions, "matched_fragment": fragment, "suppress": True, "ordered": True}
 
     return context_matcher(identifier="nbgen")(complete)
 
 
-def _only_comments(context: CompletionContext) -> bool:
-    """Whether no line above the cursor's says anything."""
+def _begins(context: CompletionContext) -> bool:
+    """Whether the cell begins with the cursor's line."""
     above = context.full_text.split("\n")[: context.cursor_line]
-    return all(not line.strip() or line.lstrip().startswith("#") for line in above)
+    return not below_comments("\n".join([*above, ""]))
 
 
 def _arguments(

@@ -17,6 +17,14 @@ from IPython.core.error import UsageError
 #: Words as a shell splits them, up to the first that begins with a #.
 _BEFORE_COMMENT = re.compile(r"""(?:\s*+(?!\#)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])++)*+\s*+(?=\#)""")
 
+#: Lines at a cell's beginning that say nothing.
+_ABOVE = re.compile(r"\A(?:[^\S\n]*+(?:#[^\n]*+)?\n)++")
+
+
+def below_comments(cell: str) -> str:
+    """The cell without the comments and empty lines that it begins with: a magic may stand below them."""
+    return _ABOVE.sub("", cell)
+
 
 def without_comment(line: str) -> str:
     """The line without a comment, which begins with # as in Python and in shells."""

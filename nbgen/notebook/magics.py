@@ -23,7 +23,15 @@ from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.code_blocks import as_cell, code_blocks
 from nbgen.notebook.completion import matcher
 from nbgen.notebook.display import Answer, can_change, in_notebook
-from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescaped, without_comment, without_semicolon
+from nbgen.notebook.magic_line import (
+    asks_for_help,
+    below_comments,
+    help_text,
+    parsed,
+    unescaped,
+    without_comment,
+    without_semicolon,
+)
 from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.short_traceback import EXPECTED, shortened
@@ -123,7 +131,9 @@ class NbgenMagics(Magics):
     @argument("--system", help="the system prompt, in which {{...}} is filled in, too")
     @argument("--adapter", default="", metavar="NAME", help=LINES["adapter"])
     @argument(
-        "--schema", metavar="NAME", help="the answer's type: a class or dict by its name, bool …, or a .json file"
+        "--schema",
+        metavar="NAME",
+        help="the answer's type: a class or dict by its name (a.B, too), bool …, or a .json file",
     )
     @argument(
         "--image", action="append", metavar="NAME", help="an image for the model: a variable or a file; may be repeated"
@@ -297,18 +307,12 @@ def one_line(lines: list[str]) -> list[str]:
     IPython calls none. A question after a lone `%nbgen` loses its question mark, which IPython would take as a request
     for help.
     """
-    first, *rest = lines[_beginning(lines) :] or [""]
+    first, *rest = below_comments("".join(lines)).splitlines(keepends=True) or [""]
     words, alone = first.split(), not "".join(rest).strip()
     if words[:1] == ["%%nbgen"]:
         return [first.rstrip("\n") + "\n", *(["\n"] if alone else rest)]
     asked = alone and words[:1] == ["%nbgen"] and len(words) > 1 and words[1].rstrip("?") not in ("", *ACTIONS)
     return [first.rstrip("? \n") + "\n"] if asked else lines
-
-
-def _beginning(lines: list[str]) -> int:
-    """The number of the first line that is neither empty nor a comment."""
-    said = (number for number, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#"))
-    return next(said, 0)
 
 
 #: IPython then skips it to decide if a cell is complete; else a terminal would take the first line for the whole cell.

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 from tests.notebook.test_magics import offered, run
@@ -63,3 +64,8 @@ def test_the_cells_that_failed_are_offered(shell: InteractiveShell) -> None:
     for cell in ("1 / 0", "2", "3 / 0"):
         run(shell, cell)
     assert offered(shell, "%nbgen fix ") == ["3", "1"]
+
+
+def test_jupyterlab_names_the_kind_of_each(shell: InteractiveShell) -> None:
+    with provisionalcompleter():
+        assert {found.type for found in shell.Completer.completions("%nbgen ", 7)} == {"param"}
