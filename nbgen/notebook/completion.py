@@ -17,38 +17,44 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.magic_line import below_comments
 
-#: Options that name a variable, and what else they may name: files, by the ends of their names, and builtin types.
+#: Options that name a variable, and how files end that they may name instead; None is no file.
 VARIABLES = {"schema": ".json", "image": "", "audio": "", "video": "", "tool": None, "out": None}
+#: What a schema may be, too.
 TYPES = ("bool", "dict", "float", "int", "list", "str")
 #: What JupyterLab says beside each word; IPython calls arguments of its own magics so.
 KIND = "param"
 #: A word as a shell reads it, in which a backslash takes a space along.
-_WORD = re.compile(r"(?:\\.|[^\s\\])+\\?")
+_WORD = re.compile(r"(?:\\.|[^\s\\])+\\?|\\")
+#: An option that = joins to its value.
+_OPTION = re.compile(r"(\s--[\w-]+)=")
 #: What may stand before a line magic.
-_ASSIGNED = re.compile(r"^\s*[\w\s,.]+=\s*(?=%nbgen\s)")
+_ASSIGNED = re.compile(r"^[\w\s,.]+=\s*(?=%nbgen\s)")
 
 
 def matcher(shell: Any, parsers: Mapping[str, Any], actions: Mapping[str, Sequence[str]], errors: CellErrors) -> Any:
     """A matcher for `shell.Completer.custom_matchers`. `parsers` are the magics'; the line magic takes `actions`."""
 
     def complete(context: CompletionContext) -> SimpleMatcherResult:
-        text = _ASSIGNED.sub("", context.text_until_cursor).replace("=", " ")
-        magic, *before = _WORD.findall(text) or [""]
+        text = _OPTION.sub(r"\1 ", _ASSIGNED.sub("", context.text_until_cursor))
+        words = _WORD.findall(text)
+        if words and not text.endswith(words[-1]):
+            words.append("")
+        magic, *before = words or [""]
         whole_cell = magic.startswith("%%")
-        if magic not in parsers or (whole_cell and not _begins(context)):
+        if magic not in parsers or not before or (whole_cell and not _begins(context)):
             return {"completions": []}
-        fragment = "" if text[-1].isspace() and not text.endswith("\\ ") else before.pop() if before else magic
+        fragment = before.pop()
         known = parsers[magic]._option_string_actions
         option = known.get(before[-1]) if before else None
-        words: Iterable[str]
+        offered: Iterable[str]
         if option is not None and option.nargs != 0:  # it takes a value
-            words = option.choices or _values(shell, option.dest, fragment)
+            offered = option.choices or _values(shell, option.dest, fragment)
         elif whole_cell:
-            words = sorted(name for name in known if name.startswith("--"))
+            offered = sorted(name for name in known if name.startswith("--"))
         else:
-            words = _arguments(actions, errors, before, fragment)
+            offered = _arguments(actions, errors, before, fragment)
         # IPython adds its own where we know nothing; so we offer what stands there.
-        found = [word for word in words if word.startswith(fragment)] or [fragment]
+        found = [word for word in offered if word.startswith(fragment)] or [fragment]
         completions = [SimpleCompletion(word, type=KIND) for word in found]
         return {"completions": completions, "matched_fragment": fragment, "suppress": True, "ordered": True}
 

@@ -42,6 +42,7 @@ def completed(
         ("%nbgen load ~/m", ["~/models/"]),
         ("%nbgen load dir/ ", ["--quantization"]),
         ("state = %nbgen sta", ["status"]),
+        ("%nbgen", ["%nbgen", "%%nbgen"]),
         ("\n# ask\n%%nbgen --te", ["--temperature"]),
     ],
 )
@@ -54,6 +55,7 @@ def test_values_are_completed(completed: InteractiveShell, line: str, words: lis
     [
         *("%nbgen status ", "%nbgen x", "%nbgen fix ", "%nbgen connect h", "%nbgen connect http://x --token "),
         *("%%nbgen --temperature ", "%%nbgen -t 0 --stop ", "%%nbgen --system p", "%%nbgen --out p", "%%nbgen x"),
+        *("%%nbgen --stop \\", "%%nbgen --stop \\=", "%nbgen connect http://x?token=a"),
     ],
 )
 def test_where_nbgen_knows_nothing_ipython_offers_nothing_else(completed: InteractiveShell, line: str) -> None:
