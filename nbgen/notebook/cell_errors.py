@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import IPython
 
+from nbgen.notebook.magic_line import below_comments
+
 _INTERNAL = str(Path(IPython.__file__).parent)
 
 
@@ -34,7 +36,7 @@ class CellErrors:
         error = result.error_before_exec or result.error_in_exec
         if error is None or isinstance(error, KeyboardInterrupt) or result.execution_count is None:
             return
-        source = result.info.raw_cell.strip()
+        source = below_comments(result.info.raw_cell).strip()
         if source.startswith("%%nbgen") or (source.startswith("%nbgen") and "\n" not in source):
             return
         self._cells[result.execution_count] = CellError(result.info.raw_cell, _traceback(error))
@@ -48,6 +50,10 @@ class CellErrors:
         if number not in self._cells:
             raise KeyError(f"cell {number} has no error" if number else "no cell has failed yet")
         return self._cells[number]
+
+    def numbers(self) -> list[int]:
+        """The cells that have failed, the newest first."""
+        return sorted(self._cells, reverse=True)
 
     def __getitem__(self, number: int) -> str:
         return self.last(number).traceback

@@ -17,11 +17,35 @@ from IPython.core.error import UsageError
 #: Words as a shell splits them, up to the first that begins with a #.
 _BEFORE_COMMENT = re.compile(r"""(?:\s*+(?!\#)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])++)*+\s*+(?=\#)""")
 
+#: Lines at a cell's beginning that say nothing.
+_ABOVE = re.compile(r"\A(?:[^\S\n]*+(?:#[^\n]*+)?\n)++")
+
+
+def below_comments(cell: str) -> str:
+    """The cell without the comments and empty lines that it begins with: a magic may stand below them."""
+    return _ABOVE.sub("", cell)
+
 
 def without_comment(line: str) -> str:
     """The line without a comment, which begins with # as in Python and in shells."""
     code = _BEFORE_COMMENT.match(line)
     return line if code is None else code[0]
+
+
+def without_semicolon(magic: Any, line: str) -> tuple[str, bool]:
+    """The line without a ; at its end, and whether it had one: in a notebook it keeps the output from being shown.
+
+    In quotes, after a backslash, or as the one word after an option that takes a value, it is text.
+    """
+    rest = line.rstrip().removesuffix(";")
+    try:
+        words = shlex.split(rest)
+    except ValueError:  # what comes before it opens a quote or ends with a backslash
+        return line, False
+    option = magic.parser._option_string_actions.get(words[-1].removesuffix("=")) if words else None
+    if rest == line.rstrip() or (option is not None and option.nargs != 0):
+        return line, False
+    return rest, True
 
 
 def parsed(magic: Any, line: str) -> Namespace:

@@ -5,15 +5,10 @@ Options are declared by decorators, which also make the help. Knows nothing of H
 
 from __future__ import annotations
 
-import builtins
-import difflib
-import json
 import keyword
 import re
-import sys
 from argparse import Namespace
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -28,15 +23,33 @@ from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.code_blocks import as_cell, code_blocks
 from nbgen.notebook.completion import matcher
 from nbgen.notebook.display import Answer, can_change, in_notebook
-from nbgen.notebook.magic_line import asks_for_help, help_text, parsed, unescaped, without_comment
+from nbgen.notebook.magic_line import (
+    asks_for_help,
+    below_comments,
+    help_text,
+    parsed,
+    unescaped,
+    without_comment,
+    without_semicolon,
+)
 from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 from nbgen.notebook.template import fill, in_single_braces
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
+from nbgen.notebook.variables import medium, named, schema, visible_names
 
-ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
+#: Each action, and the options that go with it.
+ACTIONS: dict[str, tuple[str, ...]] = {
+    "status": (),
+    "load": ("--quantization",),
+    "unload": (),
+    "models": (),
+    "monitor": (),
+    "fix": (),
+    "connect": ("--token",),
+}
 TARGETED = ("load", "fix", "connect")
 #: Joins --token and its value by "=": a token may begin with a dash and would be taken for an option.
 _TOKEN = re.compile(r"--token\s+(?=\S)")
@@ -55,7 +68,7 @@ class NbgenMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.errors = CellErrors()
-        self.matcher = matcher(shell, {"%nbgen": self.manage.parser, "%%nbgen": self.ask.parser}, ACTIONS)
+        self.matcher = matcher(shell, {"%nbgen": self.manage.parser, "%%nbgen": self.ask.parser}, ACTIONS, self.errors)
 
     @magic_arguments("nbgen")
     @argument(
@@ -77,7 +90,7 @@ class NbgenMagics(Magics):
     @line_magic("nbgen")  # type: ignore[arg-type]  # IPython's types know of no name
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
-        line = without_comment(line)
+        line, silent = without_semicolon(self.manage, without_comment(line))
         if asks_for_help(line):
             print(help_text(self.manage))
             return None
@@ -85,19 +98,17 @@ class NbgenMagics(Magics):
             _check_action(line.split()[0])  # before the words of a question are parsed as arguments
         options = parsed(self.manage, _TOKEN.sub("--token=", line))
         _check_action(options.action)
-        for name, action in (("quantization", "load"), ("token", "connect")):
-            if getattr(options, name) and options.action != action:
-                raise UsageError(f"--{name} goes with {action}")
+        for action, own in ACTIONS.items():
+            for option in own:
+                if getattr(options, option.removeprefix("--")) and options.action != action:
+                    raise UsageError(f"{option} goes with {action}")
         if options.target and options.action not in TARGETED:
             raise UsageError(f"%nbgen {options.action} {options.target}: {options.action} takes nothing more")
         try:
-            if options.action == "load":
-                return session.load(options.target, options.quantization)
-            if options.action == "connect":
-                return self._connect(options.target, options.token)
-            return getattr(self, f"_{options.action}")(options.target)
+            value = self._done(options)
         except EXPECTED as error:
             raise _short(error) from None
+        return None if silent else value
 
     @no_var_expand
     @magic_arguments("%nbgen")
@@ -120,7 +131,9 @@ class NbgenMagics(Magics):
     @argument("--system", help="the system prompt, in which {{...}} is filled in, too")
     @argument("--adapter", default="", metavar="NAME", help=LINES["adapter"])
     @argument(
-        "--schema", metavar="NAME", help="the answer's type: a class or dict by its name, bool …, or a .json file"
+        "--schema",
+        metavar="NAME",
+        help="the answer's type: a class or dict by its name (a.B, too), bool …, or a .json file",
     )
     @argument(
         "--image", action="append", metavar="NAME", help="an image for the model: a variable or a file; may be repeated"
@@ -142,7 +155,7 @@ class NbgenMagics(Magics):
         So do {{In[3]}}, {{Out[3]}} and {{Err[3]}}: a cell's source, its value, and the error that it ended with.
         Ctrl-C ends the answer and keeps what has come.
         """
-        line = without_comment(line)
+        line, _ = without_semicolon(self.ask, without_comment(line))
         if asks_for_help(line):
             print(help_text(self.ask))
             return
@@ -160,7 +173,7 @@ class NbgenMagics(Magics):
             raise _short(error) from None
 
     def _ask(self, options: Namespace, cell: str) -> None:
-        names = _names(self.shell)
+        names = visible_names(self.shell)
         own = names.keys() - self.shell.user_ns_hidden.keys()
         prompt, system = cell.removesuffix("\n"), options.system or ""
         if not options.raw:
@@ -168,12 +181,14 @@ class NbgenMagics(Magics):
                 print(f"{{{single}}} is sent as it stands: {{{{{single}}}}}, in two braces, puts in its value.")
             prompt, system = self._filled(prompt, names), self._filled(system, names)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
-        schema = _schema(options.schema, names, own) if options.schema else None
-        given = {"images": options.image, "audio": options.audio, "videos": options.video}
-        media = {kind: [names.get(each, each) for each in chosen or ()] for kind, chosen in given.items()}
-        tools = Tools([_named("tool", name, names, own) for name in options.tool or ()])
+        kind = schema(options.schema, names, own) if options.schema else None
+        media = {
+            parameter: [medium(option, name, names) for name in getattr(options, option) or ()]
+            for parameter, option in (("images", "image"), ("audio", "audio"), ("videos", "video"))
+        }
+        tools = Tools([named("tool", name, names, own) for name in options.tool or ()])
         asked = {"complete": options.complete, "system": system, **media}
-        later = {"schema": schema, "tools": tools, "adapter": options.adapter, **sampling}
+        later = {"schema": kind, "tools": tools, "adapter": options.adapter, **sampling}
         answer = first = session.stream(prompt, **asked, **later)
         if options.background:
             self._keep(_in_background(answer), options.out)
@@ -197,6 +212,13 @@ class NbgenMagics(Magics):
         self.shell.displayhook.update_user_ns(value)
         if name:
             self.shell.user_ns[name] = value
+
+    def _done(self, options: Namespace) -> Any:
+        if options.action == "load":
+            return session.load(options.target, options.quantization)
+        if options.action == "connect":
+            return self._connect(options.target, options.token)
+        return getattr(self, f"_{options.action}")(options.target)
 
     def _status(self, _: str | None) -> Any:
         return session.status()
@@ -233,33 +255,6 @@ class NbgenMagics(Magics):
             self._keep(answer.result, None)
         if code := code_blocks(answer.result.text):
             self.shell.set_next_input(code[-1], replace=False)
-
-
-def _names(shell: Any) -> dict[str, Any]:
-    """The variables that the magic's caller sees: those of a calling function take precedence over the notebook's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("nbgen", "IPython"):
-        frame = frame.f_back
-    return {**shell.user_ns, **frame.f_locals}
-
-
-def _named(option: str, name: str, names: Mapping[str, Any], own: Collection[str]) -> Any:
-    """The variable or builtin of this name. The user's `own` are what a name that is unknown may mean."""
-    known = {**vars(builtins), **names}
-    if name not in known:
-        alike = difflib.get_close_matches(name, own, 1)
-        meant = f"; did you mean {alike[0]}?" if alike else ""
-        raise UsageError(f"--{option} {name}: there is no variable of this name{meant}")
-    return known[name]
-
-
-def _schema(name: str, names: Mapping[str, Any], own: Collection[str]) -> Any:
-    if not name.endswith(".json"):
-        return _named("schema", name, names, own)
-    try:
-        return json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--schema {name}: {error}") from None
 
 
 def show(answer: TextStream) -> None:
@@ -306,18 +301,17 @@ def unregister(shell: Any) -> None:
 
 
 def one_line(lines: list[str]) -> list[str]:
-    """An input transformer for cells of one line, before IPython looks for magics.
+    """An input transformer, before IPython looks for magics.
 
-    `%%nbgen …` gets a body, without which IPython calls no cell magic. A question after `%nbgen` loses its question
-    mark, which IPython would take as a request for help.
+    `%%nbgen` may stand below comments, below which IPython knows no cell magic. Alone it gets a body, without which
+    IPython calls none. A question after a lone `%nbgen` loses its question mark, which IPython would take as a request
+    for help.
     """
-    first, *rest = lines or [""]
-    words = first.split()
-    if "".join(rest).strip() or words[:1] not in (["%nbgen"], ["%%nbgen"]):
-        return lines
-    if words[0] == "%%nbgen":
-        return [first.rstrip("\n") + "\n", "\n"]
-    asked = len(words) > 1 and words[1].rstrip("?") not in ("", *ACTIONS)
+    first, *rest = below_comments("".join(lines)).splitlines(keepends=True) or [""]
+    words, alone = first.split(), not "".join(rest).strip()
+    if words[:1] == ["%%nbgen"]:
+        return [first.rstrip("\n") + "\n", *(["\n"] if alone else rest)]
+    asked = alone and words[:1] == ["%nbgen"] and len(words) > 1 and words[1].rstrip("?") not in ("", *ACTIONS)
     return [first.rstrip("? \n") + "\n"] if asked else lines
 
 

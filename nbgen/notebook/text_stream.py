@@ -89,7 +89,7 @@ class TextStream:
 
     def __next__(self) -> str:
         if self._task is not None and self._open:
-            raise TypeError("this stream is read with `async for` or `await` already")
+            raise shortened(TypeError("this stream is read with `async for` or `await` already"))
         self._aevents = None
         try:
             while self._open:
@@ -168,7 +168,7 @@ class TextStream:
 
     def _awaited(self) -> AsyncGenerator[Event]:
         if self._aevents is None:
-            raise TypeError("this stream can only be read with a plain `for`")
+            raise shortened(TypeError("this stream can only be read with a plain `for` or `next`"))
         return self._aevents
 
     def _break(self, error: BaseException) -> None:
@@ -201,7 +201,7 @@ class TextStream:
                 close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a stream cannot be copied or pickled: its connection has one reader")
+        raise shortened(TypeError("a stream cannot be copied or pickled: its connection has one reader"))
 
     async def aclose(self) -> None:
         """Like `close`, but returns only when the connection is closed and no task awaits the stream any more."""

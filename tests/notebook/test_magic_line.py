@@ -52,6 +52,24 @@ def test_what_follows_a_hash_is_a_comment(shell: InteractiveShell) -> None:
     assert list(shell.user_ns["_"].params["stop"]) == ["a "]
 
 
+def test_a_semicolon_at_the_end_shows_nothing_and_is_no_part_of_a_value(shell: InteractiveShell) -> None:
+    for line in ("%nbgen status;", "%nbgen models ;", "%nbgen status ; # what is loaded"):
+        assert run(shell, line) == ("", True), line
+    assert "there is no folder './m'," in run(shell, "%nbgen load ./m;")[0]
+    assert "there is no folder './m'," in run(shell, "%nbgen load ./m --quantization int8;")[0]
+    assert "cell 77 has no error" in run(shell, "%nbgen fix 77;")[0]
+    assert "--quantization" in run(shell, "%nbgen --help;")[0]
+    for options in ("--out kept;", "--out kept --background;", "--out kept -t 0;", "--out kept --stop 'a;' ;"):
+        assert run(shell, f"%%nbgen --max-new-tokens 1 {options}\nhi")[1], options
+        assert shell.user_ns.pop("kept") is shell.user_ns["_"]
+
+
+def test_a_semicolon_that_is_quoted_or_a_value_is_text(shell: InteractiveShell) -> None:
+    for option, text in (("--stop ';'", ";"), ("--stop ;", ";"), ("--stop=;", ";"), ("--stop a\\;", "a;")):
+        run(shell, f"%%nbgen --max-new-tokens 1 {option}\nhi")
+        assert list(shell.user_ns["_"].params["stop"]) == [text]
+
+
 def test_stops_may_have_line_breaks(shell: InteractiveShell) -> None:
     run(shell, r"""%%nbgen --max-new-tokens 1 --stop "\n" --stop '\n\t' --stop 'C:\\n' --stop '\d'""" + "\nhi")
     assert list(shell.user_ns["_"].params["stop"]) == ["\n", "\n\t", r"C:\n", r"\d"]
@@ -60,6 +78,14 @@ def test_stops_may_have_line_breaks(shell: InteractiveShell) -> None:
 def test_a_terminal_waits_for_what_is_asked(shell: InteractiveShell) -> None:
     states = [shell.check_complete(cell)[0] for cell in ("%%nbgen -t 0", "%%nbgen -t 0\nhi", "%%nbgen -t 0\nhi\n\n")]
     assert states == ["incomplete", "incomplete", "complete"]
+
+
+def test_comments_may_stand_above(shell: InteractiveShell) -> None:
+    assert run(shell, "# ask\n\n%%nbgen --max-new-tokens 1\nhi\n# bye")[1]
+    assert shell.user_ns["_"].messages[0]["content"] == "hi\n# bye"
+    assert "A question goes into a cell that begins with %%nbgen" in run(shell, "# ask\n%nbgen What is it?")[0]
+    assert "what is asked goes into the lines below" in run(shell, "\n# ask\n%%nbgen -t 0")[0]
+    assert "not found" in run(shell, "x = 1\n%%nbgen\nhi")[0]
 
 
 def test_help_lists_all_options(shell: InteractiveShell) -> None:

@@ -134,6 +134,7 @@ def test_what_nbgen_refused_is_not_explained_in_its_place(
     run(shell, "undefined_name")
     assert not run(shell, "%nbgen frobnicate")[1]
     assert not run(shell, "%%nbgen --zzz\nhi")[1]
+    assert not run(shell, "# ask\n%%nbgen --zzz\nhi")[1]
     assert run(shell, "%nbgen fix")[1]
     assert "NameError: name 'undefined_name'" in shell.user_ns["_"].messages[-1]["content"]
     run(shell, "%nbgen status\n1 / 0")

@@ -44,6 +44,7 @@ from tests.soak import soaking
         ("nbgen.register(5, None, inputs={}, outputs={})", "a model's name is made of"),
         ("nbgen.infer(None, {})", "model is the name of one that the server has, got NoneType"),
         ("for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
+        ("import copy; copy.copy(nbgen.stream('x'))", "a stream cannot be copied"),
         ("get_ipython().run_cell_magic('nbgen', '--background --out run', 'x' * 20_000); run.wait()", "16384"),
     ],
 )
@@ -76,6 +77,8 @@ def test_so_it_is_in_a_test_of_the_persons_own(options: dict[str, int]) -> None:
     [
         ("await nbgen.stream('x', json_schema='[]')", "json_schema"),
         ("async for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
+        ("s = nbgen.stream('x'); next(s)\n    async for text in s: pass", "read with a plain `for` or `next`"),
+        ("s = nbgen.stream('x'); await anext(s); next(s)", "read with `async for` or `await` already"),
         ("await nbgen.stream('x', max_new_tokens=15_000, ignore_eos=True)", "CancelledError"),
         ("await asyncio.wait_for(nbgen.stream('x', max_new_tokens=15_000, ignore_eos=True), 0.1)", "TimeoutError"),
     ],
