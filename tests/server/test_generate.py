@@ -84,6 +84,10 @@ def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:
         ("generate", {"text": "a"}, [None, False, [False]], {"return_sampling_mask": True}),
         ("generate", {"text": "a"}, [None], {"sampling_logprobs_mode": "selected"}),
         ("generate", {"text": "a"}, [None], {"max_thinking_tokens": 8}),
+        ("v1/completions", {"prompt": "a"}, [None, {"enabled": False}], {"watermark": {"enabled": True}}),
+        ("v1/completions", {"prompt": "a"}, [None, False], {"return_sampling_mask": True}),
+        ("v1/completions", {"prompt": "a"}, [None, False], {"return_meta_info": True}),
+        ("v1/completions", {"prompt": "a"}, [None, False], {"return_output_ids_in_sglext": True}),
     ],
 )
 def test_what_would_change_an_answer_is_refused_by_name_and_not_passed_over(
