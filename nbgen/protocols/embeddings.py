@@ -46,9 +46,7 @@ def parse_openai(body: bytes) -> Embedding:
     encoding = fields.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
-    dimensions = fields.get("dimensions")
-    if dimensions is not None and not is_integer(dimensions, 1, MAX_DIMENSIONS):
-        raise InvalidRequest(f"`dimensions` must be an integer from 1 to {MAX_DIMENSIONS}", field="dimensions")
+    dimensions = _dimensions(fields)
     requests, single = _requests(fields.get("input"), "input")
     if (adapter := fields.get("lora_path") or "") and not isinstance(adapter, str):
         raise InvalidRequest("`lora_path` must be text", field="lora_path")
@@ -74,7 +72,8 @@ def parse_encode(body: bytes) -> Embedding:
     rid = fields.get("rid")
     if not (rid is None or isinstance(rid, str) or (isinstance(rid, list) and all(isinstance(x, str) for x in rid))):
         raise InvalidRequest("`rid` must be text or a list of text", field="rid")
-    return Embedding(requests, single, ids=request_ids(rid, len(requests), 1, single=single))
+    ids = request_ids(rid, len(requests), 1, single=single)
+    return Embedding(requests, single, dimensions=_dimensions(fields), ids=ids)
 
 
 def parse_classify(body: bytes) -> Embedding:
@@ -93,10 +92,10 @@ def openai_body(call: Embedding, outputs: list[EmbedOutput], model: str) -> byte
 
 
 def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> bytes:
-    """The answer of `/encode`: an object, or a list for a list."""
+    """The answer of `/encode`: an object, or a list for a list. Raises InvalidRequest as `openai_body` does."""
     items = [
         {
-            "embedding": _vector(output).tolist(),
+            "embedding": _shortened(_vector(output), call.dimensions).tolist(),
             "meta_info": {
                 "id": rid,
                 "prompt_tokens": output.prompt_tokens,
@@ -192,6 +191,13 @@ BENT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def _vector(output: EmbedOutput) -> np.ndarray:
     return np.frombuffer(output.data, "<f4")
+
+
+def _dimensions(fields: dict[str, Any]) -> int | None:
+    dimensions = fields.get("dimensions")
+    if dimensions is None or is_integer(dimensions, 1, MAX_DIMENSIONS):
+        return dimensions
+    raise InvalidRequest(f"`dimensions` must be an integer from 1 to {MAX_DIMENSIONS}", field="dimensions")
 
 
 def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:

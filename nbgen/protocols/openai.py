@@ -16,14 +16,7 @@ from nbgen.errors import InvalidRequest, renamed
 from nbgen.logit_processor import allowed_tokens
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, manner, template_options
-from nbgen.protocols.json_body import (
-    are_ids,
-    check_range,
-    convert,
-    parse_object,
-    refuse_inside,
-    refuse_unsupported,
-)
+from nbgen.protocols.json_body import are_ids, check_range, convert, parse_object, refuse_inside, refuse_unsupported
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
@@ -57,6 +50,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "moderation": (None,),
     "store": (None, False),
     "input_ids": (None,),
+    "return_meta_info": (None, False),
+    "return_input_ids_in_sglext": (None, False),
+    "return_output_ids_in_sglext": (None, False),
+    "return_sampling_mask": (None, False),
+    "sampling_logprobs_mode": (None,),
+    "watermark": (None, {"enabled": False}),
 }
 UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, True)}
 UNSUPPORTED_IN_CHATS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, False), "echo": (None, False)}

@@ -13,7 +13,7 @@ import msgspec
 
 from nbgen.errors import InvalidRequest, Unavailable
 from nbgen.messages import GenerateRequest, LogprobOptions
-from nbgen.protocols.json_body import are_ids, check_text_size, convert, parse_object
+from nbgen.protocols.json_body import are_ids, check_text_size, convert, parse_object, refuse_unsupported
 from nbgen.protocols.openai import Call
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import MAX_PROMPTS
@@ -27,28 +27,41 @@ NAMES = {"input_ids": "items", "token_ids_logprob": "label_token_ids"}
 #: For log-probabilities at temperature 1, without generating a token.
 PARAMS = SamplingParams(max_new_tokens=0, temperature=1.0)
 
+#: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "return_token_logprobs": (None, False),
+    "return_pooled_hidden_states": (None, False),
+    "score_extraction_token": (None,),
+    "query_embed_overrides": (None,),
+    "item_embed_overrides": (None,),
+}
+
 
 class Body(msgspec.Struct, kw_only=True):
-    """A body of `/v1/score`. Query and items are texts, or lists of token ids."""
+    """A body of `/v1/score`. Query and items are texts, or lists of token ids; `temperature` is of the softmax."""
 
     query: str | list[int]
     items: str | list[str | list[int]]
     label_token_ids: list[int]
     apply_softmax: bool = False
+    temperature: float = 1.0
     item_first: bool = False
     model: str = ""
 
 
 class Scoring(NamedTuple):
-    """What one call asks for; with `softmax` the scores of an item add up to 1."""
+    """What one call asks for; with a temperature of a softmax the scores of an item add up to 1."""
 
     call: Call
-    softmax: bool
+    softmax: float | None
 
 
 def parse_score(raw: bytes) -> Scoring:
     """The prompts to score. Raises InvalidRequest."""
-    body = convert(parse_object(raw), Body)
+    fields = parse_object(raw)
+    refuse_unsupported(fields, UNSUPPORTED)
+    body = convert(fields, Body)
+    _check_temperature(body)
     items = [body.items] if isinstance(body.items, str) else body.items
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"items holds {len(items)} items; at most {MAX_PROMPTS}", field="items")
@@ -68,7 +81,8 @@ def parse_score(raw: bytes) -> Scoring:
         )
         for item in items
     ]
-    return Scoring(Call(requests, chat=False, model=body.model, names=NAMES), body.apply_softmax)
+    call = Call(requests, chat=False, model=body.model, names=NAMES)
+    return Scoring(call, body.temperature if body.apply_softmax else None)
 
 
 def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
@@ -82,11 +96,22 @@ def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
     return msgspec.json.encode({"object": "scoring", "scores": scores, "model": model, "usage": usage})
 
 
-def chances(logprobs: list[Any], *, softmax: bool) -> list[float]:
-    """The probability of each token; with `softmax`, relative to these tokens only."""
-    most = max(logprobs) if softmax else 0.0
-    weights = [math.exp(value - most) for value in logprobs]
-    return [weight / sum(weights) for weight in weights] if softmax else weights
+def chances(logprobs: list[Any], *, softmax: float | None) -> list[float]:
+    """The probability of each token; with the temperature of a `softmax`, relative to these tokens only."""
+    if softmax is None:
+        return [math.exp(value) for value in logprobs]
+    most = max(logprobs)
+    weights = [math.exp((value - most) / softmax) for value in logprobs]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _check_temperature(body: Body) -> None:
+    if not 0 < body.temperature < math.inf:
+        words = f"temperature must be a finite number above 0, got {body.temperature}"
+        raise InvalidRequest(words, field="temperature")
+    if body.temperature != 1 and not body.apply_softmax:
+        words = f"temperature is {body.temperature}, which is of a softmax: set apply_softmax to true, or leave it out"
+        raise InvalidRequest(words, field="temperature")
 
 
 def _prompt(first: str | list[int], second: str | list[int]) -> dict[str, Any]:

@@ -35,16 +35,22 @@ from nbgen.word_lists import WordLists
 MAX_PROMPTS = 1024
 MAX_TIMEOUT = 600
 
+#: A watermark that is not asked for.
+NO_WATERMARK: tuple[Any, ...] = (None, False, {"enabled": False})
 #: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "session_params": (None,),
     "return_flat_raw_top_logprobs": (None, False),
     "return_flat_raw_output_top_logprobs": (None, False),
     "return_flat_raw_top_logprobs_b64": (None, False),
+    "return_sampling_mask": (None, False),
+    "sampling_logprobs_mode": (None,),
+    "max_thinking_tokens": (None,),
+    "watermark": NO_WATERMARK,
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
     "beam_width": (None, 0, 1),
-    "watermark": (None, False),
+    "watermark": NO_WATERMARK,
     "choice": (None, []),
 }
 SAMPLING_NAMES = {*SamplingParams.__struct_fields__, *UNSUPPORTED_SAMPLING, "stream_interval"}

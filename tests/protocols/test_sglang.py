@@ -276,7 +276,7 @@ def test_what_cannot_be_is_refused_in_words(fields: dict[str, Any], words: str) 
 ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_processor": "x"}
 
 
-@pytest.mark.parametrize("name", ["session_params"])
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         parse(text="a", **{name: unset})

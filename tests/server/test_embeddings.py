@@ -198,6 +198,8 @@ def test_encode_answers_an_object_or_a_list(served: Served) -> None:
     batch = served.server.http.post("encode", json={"input_ids": ids, "rid": ["a", "b", "c"]}).json()
     assert [item["meta_info"]["id"] for item in batch] == ["a", "b", "c"]
     np.testing.assert_allclose([item["embedding"] for item in batch], expected, atol=1e-4)
+    short = served.server.http.post("encode", json={"text": TEXTS[1], "dimensions": 8}).json()["embedding"]
+    np.testing.assert_allclose(short, expected[1, :8] / np.linalg.norm(expected[1, :8]), atol=1e-4)
 
 
 def refused(answer: httpx.Response, *words: str) -> None:
@@ -219,6 +221,7 @@ def test_what_is_refused(served: Served) -> None:
     refused(strange, "input has the id 999, which is out-of-vocabulary")
     assert strange.json()["param"] == "input"
     refused(http.post("v1/embeddings", json={"input": "x", "dimensions": 65}), "65", "64")
+    refused(http.post("encode", json={"text": "x", "dimensions": 65}), "65", "64")
     refused(http.post("encode", json={"text": ""}), "empty")
     refused(http.post("encode", json={"text": ["a", "b"], "rid": ["x", "x"]}), "Duplicate request ID")
     refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")

@@ -253,6 +253,9 @@ def test_scores_are_the_references_chances_of_what_comes_next(pair: tuple[Server
         numpy.testing.assert_allclose(answer["scores"], chances, rtol=10 * CLOSE)
         softmax = server.http.post("v1/score", json=body | {"apply_softmax": True}).json()
         numpy.testing.assert_allclose(softmax["scores"], chances / chances.sum(axis=1, keepdims=True), rtol=10 * CLOSE)
+        warm = server.http.post("v1/score", json=body | {"apply_softmax": True, "temperature": 2}).json()
+        roots = numpy.sqrt(chances)
+        numpy.testing.assert_allclose(warm["scores"], roots / roots.sum(axis=1, keepdims=True), rtol=10 * CLOSE)
         assert answer["usage"] == {"prompt_tokens": 54, "completion_tokens": 0, "total_tokens": 54}
 
 
@@ -279,6 +282,10 @@ def test_texts_are_scored_as_they_stand_together(pair: tuple[Server, Reference])
         ({"label_token_ids": [10**6]}, "label_token_ids", "label_token_ids"),
         ({"label_token_ids": None}, "label_token_ids", "label_token_ids"),
         ({"query": "a" * 5 * 2**20}, "query is longer", "query"),
+        ({"temperature": 2}, "temperature is 2.0, which is of a softmax", "temperature"),
+        ({"temperature": 0, "apply_softmax": True}, "above 0, got 0.0", "temperature"),
+        ({"return_token_logprobs": True}, "`return_token_logprobs` is not supported", "return_token_logprobs"),
+        ({"score_extraction_token": "a"}, "`score_extraction_token` is not supported", "score_extraction_token"),
         ({"query": "a" * 2**20, "items": ["b"] * 16}, "16777232 characters", "items"),
     ],
 )

@@ -77,6 +77,30 @@ def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:
     server.idle()
 
 
+@pytest.mark.parametrize(
+    ("route", "prompt", "unset", "asked"),
+    [
+        ("generate", {"text": "a"}, [None, {"enabled": False}], {"watermark": {"enabled": True}}),
+        ("generate", {"text": "a"}, [None, False, [False]], {"return_sampling_mask": True}),
+        ("generate", {"text": "a"}, [None], {"sampling_logprobs_mode": "selected"}),
+        ("generate", {"text": "a"}, [None], {"max_thinking_tokens": 8}),
+        ("v1/completions", {"prompt": "a"}, [None, {"enabled": False}], {"watermark": {"enabled": True}}),
+        ("v1/completions", {"prompt": "a"}, [None, False], {"return_sampling_mask": True}),
+        ("v1/completions", {"prompt": "a"}, [None, False], {"return_meta_info": True}),
+        ("v1/completions", {"prompt": "a"}, [None, False], {"return_output_ids_in_sglext": True}),
+    ],
+)
+def test_what_would_change_an_answer_is_refused_by_name_and_not_passed_over(
+    server: Server, route: str, prompt: dict[str, Any], unset: list[Any], asked: dict[str, Any]
+) -> None:
+    (name,) = asked
+    for each in unset:
+        assert server.http.post(route, json=prompt | {name: each}).status_code == 200
+    refused = server.http.post(route, json=prompt | asked)
+    assert refused.status_code == 400
+    assert f"`{name}` is not supported by this server: leave it out" in refused.json()["error"]["message"]
+
+
 def test_an_id_in_flight_is_refused_and_free_afterwards(server: Server) -> None:
     with server.http.stream(
         "POST", "generate", json={"text": "a", "rid": "dup", "stream": True, "sampling_params": BUSY}
