@@ -120,7 +120,7 @@ def _ranked(ranking: Ranking, outputs: list[Scored]) -> list[tuple[int, float]]:
 def _score(output: Scored) -> float:
     """A document's score. Raises InvalidRequest if the model has several."""
     if isinstance(output, GenerateOutput):
-        return chances([value for value, *_ in output.logprobs[0].chosen or ()], softmax=1.0)[0]
+        return chances([value for value, *_ in output.logprobs[0].chosen or ()], temperature=1.0)[0]
     scores: list[float] = np.frombuffer(output.data, "<f4").tolist()
     if len(scores) != 1:
         raise InvalidRequest(f"this model tells {len(scores)} classes apart, and does not rank: a reranker has one")

@@ -50,10 +50,10 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 class Scoring(NamedTuple):
-    """What one call asks for; with a temperature of a softmax the scores of an item add up to 1."""
+    """What one call asks for; with a temperature, that of a softmax, the scores of an item add up to 1."""
 
     call: Call
-    softmax: float | None
+    temperature: float | None
 
 
 def parse_score(raw: bytes) -> Scoring:
@@ -92,17 +92,18 @@ def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
     rows = [[value for value, *_ in sample.logprobs[0].chosen or ()] for sample in samples]
     tokens = sum(sample.prompt_tokens for sample in samples)
     usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
-    scores = [chances(row, softmax=scoring.softmax) for row in rows]
+    scores = [chances(row, temperature=scoring.temperature) for row in rows]
     return msgspec.json.encode({"object": "scoring", "scores": scores, "model": model, "usage": usage})
 
 
-def chances(logprobs: list[Any], *, softmax: float | None) -> list[float]:
-    """The probability of each token; with the temperature of a `softmax`, relative to these tokens only."""
-    if softmax is None:
+def chances(logprobs: list[Any], *, temperature: float | None) -> list[float]:
+    """The probability of each token; with a `temperature`, by a softmax over these tokens only."""
+    if temperature is None:
         return [math.exp(value) for value in logprobs]
     most = max(logprobs)
-    weights = [math.exp((value - most) / softmax) for value in logprobs]
-    return [weight / sum(weights) for weight in weights]
+    weights = [math.exp((value - most) / temperature) for value in logprobs]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def _check_temperature(body: Body) -> None:
