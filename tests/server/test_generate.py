@@ -84,6 +84,8 @@ def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:
         ("generate", {"text": "a"}, [None, False, [False]], {"return_sampling_mask": True}),
         ("generate", {"text": "a"}, [None], {"sampling_logprobs_mode": "selected"}),
         ("generate", {"text": "a"}, [None], {"max_thinking_tokens": 8}),
+        ("generate", {"text": "a"}, [None, False], {"return_entropy": True}),
+        ("generate", {"text": "a"}, [None, {}], {"mm_processor_kwargs": {"max_pixels": 9}}),
         ("v1/completions", {"prompt": "a"}, [None, {"enabled": False}], {"watermark": {"enabled": True}}),
         ("v1/completions", {"prompt": "a"}, [None, False], {"return_sampling_mask": True}),
         ("v1/completions", {"prompt": "a"}, [None, False], {"return_meta_info": True}),
