@@ -249,7 +249,11 @@ class EmbeddingLoop:
             return
         self._status_due = now + STATUS_SECONDS
         held = memory.report(self._model.device)
-        self._pulse.say(EngineStatus(waiting=len(self._waiting), steps=self._steps, paused=self._paused, **held))
+        with self._changed:
+            waiting, tokens = len(self._waiting), sum(len(prompt.ids) for prompt in self._waiting.values())
+        self._pulse.say(
+            EngineStatus(waiting=waiting, waiting_tokens=tokens, steps=self._steps, paused=self._paused, **held)
+        )
 
 
 def _fitting(prompts: Iterable[Prompt]) -> list[Prompt]:

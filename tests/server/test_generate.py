@@ -208,7 +208,12 @@ def test_a_prefix_is_cached_until_it_is_flushed_and_never_across_salts(server: S
     assert [cached(), cached()] == [0, len(prompt) - 1]
     assert [cached(cache_salt="x"), cached(extra_key="x"), cached(cache_salt="x")] == [0, 0, len(prompt) - 1]
     assert server.http.get("flush_cache").text.startswith("Cache flushed.")
+    assert [cached(), cached()] == [0, len(prompt) - 1]
+    assert server.http.post("reset_prefix_cache").status_code == 200
     assert cached() == 0
+    assert server.http.get("reset_prefix_cache").status_code == 405
+    refused = server.http.post("reset_prefix_cache?reset_running_requests=true")
+    assert (refused.status_code, "`reset_running_requests` is not supported" in refused.text) == (400, True)
     busy = {"prompt": "a", "params": BUSY, "id": "busy", "attached": False}
     with server.http.stream("POST", "api/v1/runs", json=busy) as answer:
         first_events(answer, 1)
