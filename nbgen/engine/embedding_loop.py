@@ -32,20 +32,18 @@ from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
 from nbgen.engine.token_ids import check_ids, translated
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InternalError, InvalidRequest, NbgenError, Unavailable
-from nbgen.frames import ToEngine
+from nbgen.frames import Request, ToEngine
 from nbgen.messages import (
     AbortRequest,
-    DetokenizeRequest,
     EmbedOutput,
     EmbedRequest,
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    Request,
     StepOutputs,
     TensorOptions,
-    TokenizeRequest,
 )
+from nbgen.tokenizer_messages import DetokenizeRequest, TokenizeRequest
 
 #: Tokens of one batch, padding included.
 BATCH_TOKENS = 8192

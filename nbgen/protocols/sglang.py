@@ -107,6 +107,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         media_optional=True,
         words=WordLists(in_order=True),
         streamed=stream,
+        thoughts=fields.get("require_reasoning") or False,
     )
     requests = [
         msgspec.structs.replace(common, **prompt._asdict(), **dict(zip(own, row, strict=True)))
@@ -188,6 +189,7 @@ STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("return_hidden_states", "true, false or a list of these", _one_or_many(_or_null(_is_bool))),
     ("return_routed_experts", "true or false", _or_null(_is_bool)),
     ("return_prompt_token_ids", "true or false", _or_null(_is_bool)),
+    ("require_reasoning", "true or false", _or_null(_is_bool)),
 )
 
 

@@ -32,6 +32,16 @@ def test_text_alone_is_a_single_request_with_the_documented_defaults() -> None:
     assert (request.text, len(request.rid)) == ("hi", 32)
 
 
+def test_reasoning_may_be_required() -> None:
+    assert [parse(text=["a", "b"], require_reasoning=wish).requests[1].thoughts for wish in (True, False, None)] == [
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(ContractError, match="require_reasoning"):
+        parse(text="a", require_reasoning="yes")
+
+
 def test_the_engine_knows_which_requests_are_streamed() -> None:
     assert [parse(text="hi", stream=stream).requests[0].streamed for stream in (True, False)] == [True, False]
 
