@@ -95,6 +95,8 @@ class EngineStatus(Struct, frozen=True):
 
     running: int = 0
     waiting: int = 0
+    #: Tokens of prompts that are still to be computed, if nothing of those that wait is cached.
+    waiting_tokens: int = 0
     steps: int = 0
     generated_tokens: int = 0
     #: Draft tokens that were proposed, and those of them that were accepted (speculative decoding).

@@ -9,8 +9,9 @@ import msgspec
 
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadModel, LoadProgress
-from nbgen.messages import EmbedOutput, Request, StepOutputs, TensorPiece, TokenizerAnswer
+from nbgen.messages import EmbedOutput, EmbedRequest, GenerateRequest, StepOutputs, TensorPiece
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
+from nbgen.tokenizer_messages import DetokenizeRequest, ParseRequest, TokenizerAnswer, TokenizeRequest
 
 FRAME_HEADER = 4
 MAX_FRAME = 256 * 2**20
@@ -24,6 +25,8 @@ class Unreadable(msgspec.Struct, frozen=True, tag=True):
     status: int = 400
 
 
+#: Messages with an `rid` of their own, under which they are answered.
+Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | ParseRequest | EmbedRequest
 #: Messages to the process that runs plain modules.
 ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
 ToEngine = LoadModel | Request | TensorPiece | Command | AdapterCommand | ToModules

@@ -144,10 +144,11 @@ class GenerateRequest(Struct, frozen=True):
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
     the model's chat template; `continue_final` continues the last message instead of opening an answer;
     `template_options` are the template's own variables, `tools` the functions that it tells the model of. With `parts`,
-    an answer's tool calls come separately from its text, and with `thoughts` its reasoning, too. `media` replace, in
-    order, the prompt's placeholders or the messages' media parts; `media_optional` drops media that the model does not
-    take, instead of refusing them. The answer begins with the tokens of `prefix_ids`: they are not sampled, but their
-    text is part of it. Only requests of the same `namespace` share cached prefixes. `adapter` is the name of a LoRA
+    an answer's tool calls come separately from its text, and with `thoughts` its reasoning, too; with `thoughts` alone
+    the answer is one text, and only what follows its reasoning is held to a grammar. `media` replace, in order, the
+    prompt's placeholders or the messages' media parts; `media_optional` drops media that the model does not take,
+    instead of refusing them. The answer begins with the tokens of `prefix_ids`: they are not sampled, but their text is
+    part of it. Only requests of the same `namespace` share cached prefixes. `adapter` is the name of a LoRA
     adapter; "" is the base model. A higher `priority` is served first. Requests of one `group` (a call with many
     prompts) count as waiting only while none of them runs; all `batch` of them share the size limit of one answer.
     `fit` cuts max_new_tokens to what the context holds instead of refusing it, `truncate` also cuts the prompt's end;
@@ -185,27 +186,6 @@ class GenerateRequest(Struct, frozen=True):
     echo: bool = False
     prompt_ids: bool = False
     streamed: bool = False
-
-
-class TokenizeRequest(Struct, frozen=True):
-    """Texts, or one chat, to turn into token ids. Answered by a TokenizerAnswer."""
-
-    rid: str
-    texts: list[str] = []
-    messages: list[ChatMessage] | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-    continue_final: bool = False
-    template_options: dict[str, bool | int | float | str] = {}
-    tools: list[dict[str, Any]] = []
-
-
-class DetokenizeRequest(Struct, frozen=True):
-    """Lists of token ids to turn into texts. Answered by a TokenizerAnswer."""
-
-    rid: str
-    token_ids: list[list[int]]
-    skip_special_tokens: bool = True
 
 
 class EmbedRequest(Struct, frozen=True):
@@ -323,14 +303,6 @@ class GenerateOutput(Struct, frozen=True, gc=False):
         return self.text if self.parts is None else "".join(part.content for part in self.parts)
 
 
-class TokenizerAnswer(Struct, frozen=True):
-    """The ids of texts, or the texts of ids. A refusal comes as a GenerateOutput that ends in an error instead."""
-
-    rid: str
-    token_ids: list[list[int]] = []
-    texts: list[str] = []
-
-
 class EmbedOutput(Struct, frozen=True):
     """A text's embedding: float32, little-endian. A refusal comes as a GenerateOutput that ends in an error instead."""
 
@@ -343,7 +315,3 @@ class StepOutputs(Struct, frozen=True):
     """The outputs of all sequences in one step."""
 
     outputs: list[GenerateOutput]
-
-
-#: Messages with an `rid` of their own, under which they are answered.
-Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | EmbedRequest

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
-MESSAGES = {"messages", "engine_state", "pieces", "commands", "tensor_messages", "frames"}
+MESSAGES = {"messages", "engine_state", "pieces", "commands", "tensor_messages", "tokenizer_messages", "frames"}
 SHARED = MESSAGES | {
     "sampling_params",
     "date_patterns",

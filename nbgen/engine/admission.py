@@ -13,7 +13,7 @@ from typing import Any
 from nbgen.engine import unread_media
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.answer_format import AnswerFormat
-from nbgen.engine.answer_reading import AnswerReading
+from nbgen.engine.answer_reading import AnswerReading, split
 from nbgen.engine.answer_size import FLOAT32_BYTES, check_tensors, with_logprobs
 from nbgen.engine.chat_rounds import shortened
 from nbgen.engine.context_length import PromptTooLong, too_many_asked, too_many_for_cache, too_many_tokens
@@ -29,19 +29,11 @@ from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.word_tokens import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
+from nbgen.frames import Request
 from nbgen.logit_processor import may_be_code
-from nbgen.messages import (
-    ChatMessage,
-    DetokenizeRequest,
-    EmbedRequest,
-    GenerateRequest,
-    LogprobOptions,
-    Request,
-    Tensor,
-    TokenizerAnswer,
-    TokenizeRequest,
-)
+from nbgen.messages import ChatMessage, EmbedRequest, GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
+from nbgen.tokenizer_messages import DetokenizeRequest, ParseRequest, TokenizerAnswer, TokenizeRequest
 
 #: Tokens of the context that SGLang 0.5.23 leaves free.
 RESERVED_TOKENS = 2
@@ -93,7 +85,9 @@ class Admission:
         if request.drop_oldest:
             request = shortened(request, partial(self._holds, tried))
         prompt, media = tried.get(len(request.messages or ())) or self._made(request)
-        reading = AnswerReading.of(request, prompt, self._tokenizer, self._answers if request.parts else None)
+        reading = AnswerReading.of(
+            request, prompt, self._tokenizer, self._answers if request.parts or request.thoughts else None
+        )
         params = reading.params.with_defaults(self._model.sampling_defaults)
         if request.truncate and media is None:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
@@ -109,13 +103,15 @@ class Admission:
             self._processors.load(request.logit_processor)
         return self._samples(request, prompt, params, media, reading)
 
-    def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
-        """Token ids of a text or chat, or the text of token ids. Raises InvalidRequest."""
+    def translate(self, request: TokenizeRequest | DetokenizeRequest | ParseRequest | EmbedRequest) -> TokenizerAnswer:
+        """Token ids of a text or chat, the text of token ids, or the parts of an answer. Raises InvalidRequest."""
         if isinstance(request, EmbedRequest):
             raise InvalidRequest(
                 f"{self._model.name} does not appear to be an embedding model: it writes text; load an embedding "
                 'model, such as one of sentence-transformers, or take its hidden states by pooling="mean" or "last"'
             )
+        if isinstance(request, ParseRequest):
+            return TokenizerAnswer(rid=request.rid, parts=split(request, self._answers))
         if isinstance(request, DetokenizeRequest) or request.messages is None:
             return translated(request, self._tokenizer, self._model.vocab_size)
         opens, continues = request.add_generation_prompt, request.continue_final

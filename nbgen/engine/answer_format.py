@@ -25,6 +25,7 @@ from nbgen.engine.python_calls import python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
 from nbgen.engine.told_calls import told_calls
+from nbgen.messages import AnswerPart
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class AnswerFormat:
         self.thought = thought
         #: Whether the texts that separate the parts include special tokens, which text without these would lack.
         self.has_special_tokens = False
+        #: Whether the prompt itself opens a thought.
+        self.opens_thought = False
 
     @classmethod
     def of(
@@ -61,11 +64,11 @@ class AnswerFormat:
         plain = TemplateTurns(render)
         thought = HARMONY if writes_harmony(plain) else ThoughtFormat.of(plain, source)
         calls = _calls(TemplateTurns(render, TOOLS, ends, thought.after if thought else ""), thought, source, tokens)
-        if own is not None:
-            return cls(own, calls, thought)
-        if calls is None and thought is None:
+        if own is None and calls is None and thought is None:
             return None
-        return cls(_response_template(calls, thought), calls, thought)
+        found = cls(_response_template(calls, thought) if own is None else own, calls, thought)
+        found.opens_thought = thought is not None and thought.begun(plain.text(opens=True))
+        return found
 
     @classmethod
     def of_model(
@@ -90,6 +93,10 @@ class AnswerFormat:
     def has_calls(self) -> bool:
         return any(field in self._template["fields"] for field in CALL_FIELDS)
 
+    @property
+    def has_thoughts(self) -> bool:
+        return any(field in self._template["fields"] for field in THOUGHTS)
+
     def parser(
         self,
         prompt: str,
@@ -101,6 +108,13 @@ class AnswerFormat:
     ) -> AnswerParser:
         """A parser for the answer to `prompt`; `thoughts`: read them as parts; `parallel`: not only the first call."""
         return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools, parallel=parallel, begins=begins)
+
+    def read(self, text: str, tools: list[dict[str, Any]]) -> list[AnswerPart]:
+        """The parts of a whole answer: text and calls of these tools, or without any text and thoughts."""
+        thought = self.thought
+        opened = thought is not None and thought.is_open_at_start(text, self.opens_thought)
+        prompt = thought.before if thought is not None and opened else ""
+        return self.parser(prompt, tools, thoughts=not tools).feed(text, last=True)
 
     def mentions(self, token: str) -> bool:
         """Whether a token separates parts of an answer."""

@@ -27,12 +27,17 @@ SPACE: Format = {"type": "regex", "pattern": r"[ \n]{0,4}"}
 
 
 def answer_grammar(
-    answers: AnswerFormat, params: SamplingParams, tools: ToolOptions | None, opened: str | None
+    answers: AnswerFormat,
+    params: SamplingParams,
+    tools: ToolOptions | None,
+    opened: str | None,
+    *,
+    must_think: bool = False,
 ) -> str | None:
     """The structural tag for an answer by these params' grammar, if any, and these tools; None if any text is allowed.
 
-    `opened` is the prompt's end; None if thoughts are not wanted as parts: then the tag allows none. Raises
-    InvalidRequest for tools that must be called in an unknown format, and for an invalid grammar.
+    `opened` is the prompt's end; None if thoughts are not wanted: then the tag allows none. With `must_think` it begins
+    with one. Raises InvalidRequest for tools that must be called in an unknown format, and for an invalid grammar.
     """
     format = None if params.grammar is None else _of_option(*params.grammar)
     thought = None if opened is None else answers.thought
@@ -42,13 +47,13 @@ def answer_grammar(
         format = _with_tools(answers, tools, format)
     if format is None or opened is None or thought is None:
         return _tag(format) if tools is not None and format else None
-    begun = opened.rstrip().endswith(thought.before)
+    begun = thought.begun(opened)
     begin = "" if begun else thought.before
     thinks: Format = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": thought.after}
     if thought.following:
         thinks = sequence(thinks, text(thought.following))
     space = [] if thought.following else [SPACE]
-    return _tag(sequence(thinks if begun else optional(thinks), *space, format))
+    return _tag(sequence(thinks if begun or must_think else optional(thinks), *space, format))
 
 
 def certain_begins(answers: AnswerFormat, params: SamplingParams, tools: ToolOptions) -> CallBegins:

@@ -32,20 +32,18 @@ from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
 from nbgen.engine.token_ids import check_ids, translated
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InternalError, InvalidRequest, NbgenError, Unavailable
-from nbgen.frames import ToEngine
+from nbgen.frames import Request, ToEngine
 from nbgen.messages import (
     AbortRequest,
-    DetokenizeRequest,
     EmbedOutput,
     EmbedRequest,
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    Request,
     StepOutputs,
     TensorOptions,
-    TokenizeRequest,
 )
+from nbgen.tokenizer_messages import DetokenizeRequest, TokenizeRequest
 
 #: Tokens of one batch, padding included.
 BATCH_TOKENS = 8192
@@ -249,7 +247,11 @@ class EmbeddingLoop:
             return
         self._status_due = now + STATUS_SECONDS
         held = memory.report(self._model.device)
-        self._pulse.say(EngineStatus(waiting=len(self._waiting), steps=self._steps, paused=self._paused, **held))
+        with self._changed:
+            waiting, tokens = len(self._waiting), sum(len(prompt.ids) for prompt in self._waiting.values())
+        self._pulse.say(
+            EngineStatus(waiting=waiting, waiting_tokens=tokens, steps=self._steps, paused=self._paused, **held)
+        )
 
 
 def _fitting(prompts: Iterable[Prompt]) -> list[Prompt]:

@@ -202,6 +202,7 @@ class Engine:
         status = msgspec.structs.replace(
             self._scheduler.status(),
             waiting=self._num_waiting,
+            waiting_tokens=self._scheduler.num_prefill + sum(len(sequence) for sequence in self._preparing),
             steps=self.steps,
             generated_tokens=self.generated_tokens,
             paused=self._paused_at is not None,

@@ -44,6 +44,10 @@ class HarmonyFormat(ThoughtFormat):
         lead = {"open_pattern": rf"<\|(?:end|return|call)\|>|{text}", "close_pattern": r"(?=.)", "content": "text"}
         return {"content": several, THOUGHTS[0]: thought, LEAD: lead}
 
+    def is_open_at_start(self, answer: str, opens: bool) -> bool:
+        """Never: each message has a header of its own."""
+        return False
+
 
 HARMONY = HarmonyFormat(THINKS, END, opening=SAYS, following=NEXT, name="thinking")
 

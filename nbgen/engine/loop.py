@@ -36,16 +36,8 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine.slow_lane import SlowLanes
 from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError
-from nbgen.frames import ToEngine
-from nbgen.messages import (
-    AbortRequest,
-    FinishReason,
-    GenerateOutput,
-    GenerateRequest,
-    Request,
-    StepOutputs,
-    TensorPiece,
-)
+from nbgen.frames import Request, ToEngine
+from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, StepOutputs, TensorPiece
 from nbgen.pieces import Pieces, cut_output
 
 #: Seconds between two statuses, and the longest wait for a message while there is nothing to compute.

@@ -159,6 +159,12 @@ class Scheduler:
         fit = all(s.num_uncomputed <= self.prefill_chunk for s in prompts)
         return fit and bool(prompts) and any(s.streamed for s in begun)
 
+    @property
+    def num_prefill(self) -> int:
+        """How many tokens of prompts are still to be computed, running ones' included."""
+        sequences = itertools.chain(self.running, self.waiting)
+        return sum(s.num_uncomputed for s in sequences if s.num_uncomputed > 1)
+
     def preempt_all(self) -> None:
         """Preempt all running sequences."""
         while self.running:

@@ -8,7 +8,9 @@ import queue
 import threading
 from collections.abc import Callable
 
-from nbgen.messages import DetokenizeRequest, GenerateRequest, Request, TokenizeRequest
+from nbgen.frames import Request
+from nbgen.messages import GenerateRequest
+from nbgen.tokenizer_messages import DetokenizeRequest, ParseRequest, TokenizeRequest
 
 #: Does the slow work for a request, and returns a function that does the rest, which is quick.
 Admit = Callable[[Request], Callable[[], None]]
@@ -98,6 +100,8 @@ def _length(request: Request) -> int:
     """How many characters or ids of the request must be read."""
     if isinstance(request, DetokenizeRequest):
         return sum(map(len, request.token_ids))
+    if isinstance(request, ParseRequest):
+        return len(request.text)
     if isinstance(request, GenerateRequest | TokenizeRequest):
         texts = request.texts if isinstance(request, TokenizeRequest) else [request.text or ""]
         chat = (m.text + m.reasoning + "".join(c.arguments for c in m.tool_calls) for m in request.messages or ())

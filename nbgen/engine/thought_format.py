@@ -57,6 +57,15 @@ class ThoughtFormat(NamedTuple):
         tag = re.escape(self.before)
         return rf"(?={tag}\s*\Z)|(?<!{tag}\s*)\Z"
 
+    def begun(self, prompt: str) -> bool:
+        """Whether a prompt that ends so has opened a thought."""
+        return bool(self.before) and prompt.rstrip().endswith(self.before)
+
+    def is_open_at_start(self, answer: str, opens: bool) -> bool:
+        """Whether an answer begins within a thought: it closes one that it does not open, or prompts do (`opens`)."""
+        head, closing, _ = answer.partition(self.after)
+        return (opens or bool(closing)) and bool(self.before) and self.before not in head
+
 
 def _opening_tag(turns: TemplateTurns, before: str, end: str) -> str:
     """The tag that opens a thought: the one that `end` closes, or else whatever the model's turn has before it."""

@@ -2,7 +2,7 @@
 
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
-from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
+from nbgen.tokenizer_messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 
 
 def translated(request: TokenizeRequest | DetokenizeRequest, tokenizer: Tokenizer, vocab: int) -> TokenizerAnswer:

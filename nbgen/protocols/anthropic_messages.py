@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from nbgen.errors import InvalidRequest, renamed
-from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.anthropic_turns import Message, Text, Turn, chat_turns
 from nbgen.protocols.chat_messages import SWITCHES
@@ -24,6 +23,7 @@ from nbgen.protocols.openai import SAMPLING, Call
 from nbgen.protocols.responses import to_be_counted
 from nbgen.protocols.responses_body import UNSUPPORTED_IN_TOOLS
 from nbgen.sampling_params import GRAMMARS
+from nbgen.tokenizer_messages import TokenizeRequest
 
 #: Known fields that are not supported, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {

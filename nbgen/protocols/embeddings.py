@@ -19,8 +19,10 @@ import numpy as np
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import EmbedOutput, EmbedRequest, GenerateRequest, TensorOptions
-from nbgen.protocols.json_body import are_integers, is_integer, parse_object
+from nbgen.protocols.json_body import are_integers, is_integer, parse_object, refuse_unsupported
 from nbgen.protocols.request_ids import request_ids
+from nbgen.protocols.sample import WEIGHT_VERSION
+from nbgen.protocols.sglang_unsupported import IN_EMBEDDINGS, IN_ENCODE, refuse
 from nbgen.sampling_params import SamplingParams
 
 MAX_TEXTS = 2048
@@ -43,42 +45,45 @@ class Embedding(NamedTuple):
 def parse_openai(body: bytes) -> Embedding:
     """A body of `/v1/embeddings`. Raises InvalidRequest."""
     fields = parse_object(body)
+    refuse_unsupported(fields, IN_EMBEDDINGS)
     encoding = fields.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
     dimensions = _dimensions(fields)
     requests, single = _requests(fields.get("input"), "input")
+    ids = _ids(fields, len(requests), single)
     if (adapter := fields.get("lora_path") or "") and not isinstance(adapter, str):
         raise InvalidRequest("`lora_path` must be text", field="lora_path")
     if (pooling := fields.get("pooling")) is None:
         if adapter:
             raise InvalidRequest("`lora_path` goes with `pooling`: embedding models take none", field="lora_path")
-        return Embedding(requests, single, encoding == "base64", dimensions)
+        return Embedding(requests, single, encoding == "base64", dimensions, ids)
     if pooling not in POOLS:
         raise InvalidRequest(f"`pooling` must be {' or '.join(POOLS)}", field="pooling")
     if dimensions is not None:
         raise InvalidRequest("`dimensions` is for embedding models: pooled states come whole", field="dimensions")
-    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64")
+    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64", ids=ids)
 
 
 def parse_encode(body: bytes) -> Embedding:
     """A body of `/encode`. Raises InvalidRequest."""
     fields = parse_object(body)
+    refuse(fields, IN_ENCODE)
+    if fields.get("text") is not None and fields.get("input_ids") is not None:
+        raise InvalidRequest("text and input_ids cannot be provided at the same time: send one", field="input_ids")
     name = "input_ids" if fields.get("input_ids") is not None else "text"
     for other in ("image_data", "audio_data", "video_data"):
         if fields.get(other):
             raise InvalidRequest(f"`{other}` is not supported here: this route embeds text", field=other)
     requests, single = _requests(fields.get(name), name)
-    rid = fields.get("rid")
-    if not (rid is None or isinstance(rid, str) or (isinstance(rid, list) and all(isinstance(x, str) for x in rid))):
-        raise InvalidRequest("`rid` must be text or a list of text", field="rid")
-    ids = request_ids(rid, len(requests), 1, single=single)
-    return Embedding(requests, single, dimensions=_dimensions(fields), ids=ids)
+    return Embedding(requests, single, dimensions=_dimensions(fields), ids=_ids(fields, len(requests), single))
 
 
 def parse_classify(body: bytes) -> Embedding:
     """A body of `/v1/classify`. Raises InvalidRequest."""
-    return Embedding(*_requests(parse_object(body).get("input"), "input"))
+    fields = parse_object(body)
+    requests, single = _requests(fields.get("input"), "input")
+    return Embedding(requests, single, ids=_ids(fields, len(requests), single))
 
 
 def openai_body(call: Embedding, outputs: list[EmbedOutput], model: str) -> bytes:
@@ -98,9 +103,11 @@ def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> 
             "embedding": _shortened(_vector(output), call.dimensions).tolist(),
             "meta_info": {
                 "id": rid,
+                "finish_reason": {"type": "length", "length": 0},
                 "prompt_tokens": output.prompt_tokens,
                 "cached_tokens": 0,
-                "finish_reason": None,
+                "weight_version": WEIGHT_VERSION,
+                "num_retractions": 0,
                 "e2e_latency": seconds,
             },
         }
@@ -136,6 +143,14 @@ def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
     if len(prompts) > MAX_TEXTS:
         raise InvalidRequest(f"`{field}` holds {len(prompts)} texts; at most {MAX_TEXTS}", field=field)
     return [_request(prompt, field) for prompt in prompts], single
+
+
+def _ids(fields: dict[str, Any], prompts: int, single: bool) -> list[str]:
+    """The caller's id of each text."""
+    rid = fields.get("rid")
+    if not (rid is None or isinstance(rid, str) or (isinstance(rid, list) and all(isinstance(x, str) for x in rid))):
+        raise InvalidRequest("`rid` must be text or a list of text", field="rid")
+    return request_ids(rid, prompts, 1, single=single)
 
 
 def _pooled(requests: list[EmbedRequest], pooling: Literal["mean", "last"], adapter: str) -> list[GenerateRequest]:

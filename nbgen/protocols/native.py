@@ -116,7 +116,7 @@ class RunBody(Body):
             messages=messages,
             tools=tool_options(self.tools, self.tool_choice, guided=True),
             parts=messages is not None,
-            thoughts=True,
+            thoughts=messages is not None,
             template_options=template_options(self.template_options, "template_options"),
             prefix_ids=self.prefix_ids,
             logit_processor=self.logit_processor or None,

@@ -20,6 +20,7 @@ from nbgen.protocols.json_body import are_ids, check_range, convert, parse_objec
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
+from nbgen.protocols.sglang_unsupported import IN_COMMON
 from nbgen.protocols.structured_output import grammar_field, openai_grammar
 from nbgen.sampling_params import GRAMMARS, SamplingParams
 from nbgen.word_lists import WordLists, checked_words
@@ -45,7 +46,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (None, False),
     "return_tokens_as_token_ids": (None, False),
     "documents": (None, []),
-    "session_params": (None,),
     "web_search_options": (None,),
     "moderation": (None,),
     "store": (None, False),
@@ -53,9 +53,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "return_meta_info": (None, False),
     "return_input_ids_in_sglext": (None, False),
     "return_output_ids_in_sglext": (None, False),
-    "return_sampling_mask": (None, False),
-    "sampling_logprobs_mode": (None,),
-    "watermark": (None, {"enabled": False}),
+    **IN_COMMON,
 }
 UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, True)}
 UNSUPPORTED_IN_CHATS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (None, False), "echo": (None, False)}

@@ -49,6 +49,8 @@ def parse_rerank(raw: bytes) -> Ranking:
     """The documents to rank. Raises InvalidRequest."""
     body = convert(parse_object(raw), Body)
     body.instruct = body.instruct or body.instruction
+    if body.top_n is not None and body.top_n < 0:
+        raise InvalidRequest(f"top_n must be at least 1, got {body.top_n}", field="top_n")
     if not 0 < (count := len(body.documents)) <= MAX_TEXTS:
         raise InvalidRequest(f"documents holds {count} documents, not 1 to {MAX_TEXTS}", field="documents")
     query, documents = _text(body.query, "query"), [_text(each, "documents") for each in body.documents]
@@ -85,7 +87,7 @@ def sglang_body(ranking: Ranking, outputs: list[Scored]) -> bytes:
     items = [
         {
             "score": score,
-            "document": ranking.body.documents[index] if shown else None,
+            **({"document": ranking.body.documents[index]} if shown else {}),
             "index": index,
             "meta_info": {"id": outputs[index].rid, "prompt_tokens": outputs[index].prompt_tokens},
         }
@@ -114,7 +116,7 @@ def jina_body(ranking: Ranking, outputs: list[Scored], model: str) -> bytes:
 def _ranked(ranking: Ranking, outputs: list[Scored]) -> list[tuple[int, float]]:
     scores = sorted(enumerate(map(_score, outputs)), key=lambda item: -item[1])
     top = ranking.body.top_n
-    return scores[:top] if top is not None and top > 0 else scores
+    return scores[:top] if top else scores
 
 
 def _score(output: Scored) -> float:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from nbgen.errors import InvalidRequest, renamed
-from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.openai import Call
 from nbgen.protocols.responses_body import OF_CHATS, OWN, Body, Format, FunctionTool, parse_body
 from nbgen.protocols.responses_items import Item, chat_turns, input_items, json_size, with_own_ids
+from nbgen.tokenizer_messages import TokenizeRequest
 
 
 class Memory(Protocol):

@@ -29,7 +29,6 @@ PARAMS = SamplingParams(max_new_tokens=0, temperature=1.0)
 
 #: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "return_token_logprobs": (None, False),
     "return_pooled_hidden_states": (None, False),
     "score_extraction_token": (None,),
     "query_embed_overrides": (None,),
@@ -38,22 +37,30 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class Body(msgspec.Struct, kw_only=True):
-    """A body of `/v1/score`. Query and items are texts, or lists of token ids; `temperature` is of the softmax."""
+    """A body of `/v1/score`. Query and items are texts, or lists of token ids; `temperature` is of the softmax.
 
-    query: str | list[int]
+    `label_token_ids` are the same for all items, or a list for each.
+    """
+
+    query: str | list[int] | None = None
     items: str | list[str | list[int]]
-    label_token_ids: list[int]
+    label_token_ids: list[int | list[int]]
     apply_softmax: bool = False
     temperature: float = 1.0
     item_first: bool = False
+    return_token_logprobs: bool = False
     model: str = ""
 
 
 class Scoring(NamedTuple):
-    """What one call asks for; with a temperature, that of a softmax, the scores of an item add up to 1."""
+    """What one call asks for; with a temperature, that of a softmax, the scores of an item add up to 1.
+
+    With `logprobs` the answer also has the tokens' log-probabilities.
+    """
 
     call: Call
     temperature: float | None
+    logprobs: bool
 
 
 def parse_score(raw: bytes) -> Scoring:
@@ -65,24 +72,23 @@ def parse_score(raw: bytes) -> Scoring:
     items = [body.items] if isinstance(body.items, str) else body.items
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"items holds {len(items)} items; at most {MAX_PROMPTS}", field="items")
-    if (length := len(items) * len(body.query) + sum(map(len, items))) > MAX_LENGTH:
+    query = body.query if body.query is not None else [] if items and isinstance(items[0], list) else ""
+    if (length := len(items) * len(query) + sum(map(len, items))) > MAX_LENGTH:
         words = f"query and items make prompts of {length} characters or token ids in all; at most {MAX_LENGTH}"
         raise InvalidRequest(words, field="items")
-    if not 0 < (count := len(body.label_token_ids)) <= MAX_TOKEN_IDS:
-        raise InvalidRequest(f"label_token_ids holds {count} ids, not 1 to {MAX_TOKEN_IDS}", field="label_token_ids")
-    group, wanted = uuid.uuid4().hex, LogprobOptions(token_ids=body.label_token_ids)
+    group = uuid.uuid4().hex
     requests = [
         GenerateRequest(
             rid=uuid.uuid4().hex,
             params=PARAMS,
-            logprobs=wanted,
+            logprobs=LogprobOptions(token_ids=labels),
             group=group,
-            **(_prompt(item, body.query) if body.item_first else _prompt(body.query, item)),
+            **(_prompt(item, query) if body.item_first else _prompt(query, item)),
         )
-        for item in items
+        for item, labels in zip(items, _labels(body.label_token_ids, len(items)), strict=True)
     ]
     call = Call(requests, chat=False, model=body.model, names=NAMES)
-    return Scoring(call, body.temperature if body.apply_softmax else None)
+    return Scoring(call, body.temperature if body.apply_softmax else None, body.return_token_logprobs)
 
 
 def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
@@ -92,8 +98,15 @@ def score_body(scoring: Scoring, samples: list[Sample], model: str) -> bytes:
     rows = [[value for value, *_ in sample.logprobs[0].chosen or ()] for sample in samples]
     tokens = sum(sample.prompt_tokens for sample in samples)
     usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
-    scores = [chances(row, temperature=scoring.temperature) for row in rows]
-    return msgspec.json.encode({"object": "scoring", "scores": scores, "model": model, "usage": usage})
+    answer = {
+        "object": "scoring",
+        "scores": [chances(row, temperature=scoring.temperature) for row in rows],
+        "token_logprobs": rows if scoring.logprobs else None,
+        "pooled_hidden_states": None,
+        "model": model,
+        "usage": usage,
+    }
+    return msgspec.json.encode(answer)
 
 
 def chances(logprobs: list[Any], *, temperature: float | None) -> list[float]:
@@ -104,6 +117,27 @@ def chances(logprobs: list[Any], *, temperature: float | None) -> list[float]:
     weights = [math.exp((value - most) / temperature) for value in logprobs]
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+def _labels(given: list[Any], items: int) -> list[list[int]]:
+    """The tokens to score for each item. Raises InvalidRequest."""
+    if not any(isinstance(each, list) for each in given):
+        _check_labels(given)
+        return [given] * items
+    if len(given) != items:
+        words = f"label_token_ids holds {len(given)} lists for {items} items: give one list, or one for each item"
+        raise InvalidRequest(words, field="label_token_ids")
+    for labels in given:
+        _check_labels(labels)
+    return given
+
+
+def _check_labels(labels: Any) -> None:
+    if not are_ids(labels):
+        words = "label_token_ids must be a list of token ids, or a list of such lists"
+        raise InvalidRequest(words, field="label_token_ids")
+    if not 0 < (count := len(labels)) <= MAX_TOKEN_IDS:
+        raise InvalidRequest(f"label_token_ids holds {count} ids, not 1 to {MAX_TOKEN_IDS}", field="label_token_ids")
 
 
 def _check_temperature(body: Body) -> None:

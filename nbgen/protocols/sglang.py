@@ -29,31 +29,14 @@ from nbgen.protocols.json_body import (
 )
 from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
+from nbgen.protocols.sglang_unsupported import IN_GENERATE, IN_SAMPLING, refuse
 from nbgen.sampling_params import SamplingParams, WrongType
 from nbgen.word_lists import WordLists
 
 MAX_PROMPTS = 1024
 MAX_TIMEOUT = 600
 
-#: A watermark that is not asked for.
-NO_WATERMARK: tuple[Any, ...] = (None, False, {"enabled": False})
-#: Known fields that are not supported yet, with the values that ask for nothing and are accepted.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "session_params": (None,),
-    "return_flat_raw_top_logprobs": (None, False),
-    "return_flat_raw_output_top_logprobs": (None, False),
-    "return_flat_raw_top_logprobs_b64": (None, False),
-    "return_sampling_mask": (None, False),
-    "sampling_logprobs_mode": (None,),
-    "max_thinking_tokens": (None,),
-    "watermark": NO_WATERMARK,
-}
-UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "beam_width": (None, 0, 1),
-    "watermark": NO_WATERMARK,
-    "choice": (None, []),
-}
-SAMPLING_NAMES = {*SamplingParams.__struct_fields__, *UNSUPPORTED_SAMPLING, "stream_interval"}
+SAMPLING_NAMES = {*SamplingParams.__struct_fields__, *IN_SAMPLING, "stream_interval"}
 
 
 class SchemaError(InvalidRequest):
@@ -98,7 +81,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     options = [{**(preferred or {}), **each} for each in given]
     intervals = [_interval(option) for option in options]
     params = [_params(option) for option in options]
-    _refuse_unsupported(fields)
+    refuse(fields, IN_GENERATE)
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
@@ -124,6 +107,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         media_optional=True,
         words=WordLists(in_order=True),
         streamed=stream,
+        thoughts=fields.get("require_reasoning") or False,
     )
     requests = [
         msgspec.structs.replace(common, **prompt._asdict(), **dict(zip(own, row, strict=True)))
@@ -205,6 +189,7 @@ STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("return_hidden_states", "true, false or a list of these", _one_or_many(_or_null(_is_bool))),
     ("return_routed_experts", "true or false", _or_null(_is_bool)),
     ("return_prompt_token_ids", "true or false", _or_null(_is_bool)),
+    ("require_reasoning", "true or false", _or_null(_is_bool)),
 )
 
 
@@ -229,14 +214,6 @@ def _shown(value: Any, check: Callable[[Any], bool]) -> str:
     mixed = [pair for pair in pairwise(value) if type(pair[0]) is not type(pair[1])] if isinstance(value, list) else []
     wrong = (entry for pair in mixed for entry in pair if not check([entry]))
     return f"a list with {reprlib.repr(next(wrong, mixed[0][1]))} in it" if mixed else reprlib.repr(value)
-
-
-def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Refuse unsupported fields, whose values may be lists with one for each prompt."""
-    for name in UNSUPPORTED:
-        value = fields.get(name)
-        for each in value if isinstance(value, list) else [value]:
-            refuse_unsupported({name: each}, UNSUPPORTED)
 
 
 # --- prompts
@@ -318,7 +295,7 @@ def _params(options: dict[str, Any]) -> SamplingParams:
     unknown = next((name for name in options if name not in SAMPLING_NAMES), None)
     if unknown is not None:
         raise ContractError(f"unknown field `{unknown:.80}`, expected one of {', '.join(sorted(SAMPLING_NAMES))}")
-    refuse_unsupported(options, UNSUPPORTED_SAMPLING)
+    refuse_unsupported(options, IN_SAMPLING)
     known = {name: value for name, value in options.items() if name in SamplingParams.__struct_fields__}
     try:
         return SamplingParams.parse(known, empty_stops=True)

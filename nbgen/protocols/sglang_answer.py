@@ -89,7 +89,7 @@ class Answer:
             "completion_tokens": sample.completion_tokens,
             "cached_tokens": sample.cached_tokens,
             "cached_tokens_details": None,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": sample.reasoning_tokens,
             "weight_version": WEIGHT_VERSION,
             "num_retractions": 0,
             "dp_rank": None,

@@ -57,8 +57,6 @@ def model_info(config: EngineConfig, model: ModelInfo | None, options: ServerOpt
         | {
             "is_generation": model is None or not model.is_embedding,
             "preferred_sampling_params": options.preferred or None,
-            "load_format": "auto",
-            "disaggregation_mode": "null",
             "has_image_understanding": model is not None and "image" in model.media,
             "has_audio_understanding": model is not None and "audio" in model.media,
             "model_type": model.model_type if model else None,
@@ -108,6 +106,8 @@ def _served(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
         "weight_version": WEIGHT_VERSION,
         "reasoning_parser": None,
         "tool_call_parser": None,
+        "load_format": "auto",
+        "disaggregation_mode": "null",
     }
 
 
@@ -128,6 +128,9 @@ def _sizes(config: EngineConfig, model: ModelInfo | None, status: EngineStatus |
         "max_total_num_tokens": _kv_tokens(model, status),
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
+        "tp_size": 1,
+        "pp_size": 1,
+        "dp_size": 1,
         "chunked_prefill_size": config.chunk_on(device) if cuts_prompts else -1,
         "speculative_algorithm": "NGRAM" if model and model.draft_tokens else None,
         "speculative_num_draft_tokens": (model.draft_tokens if model else config.draft_tokens) or None,
@@ -176,6 +179,7 @@ def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo
         "avg_spec_accept_length": status.accept_length or None,
         "memory_usage": {
             "weight": round((model.weight_bytes if model else 0) / 2**30, 3),
+            "token_capacity": status.blocks_total * BLOCK_SIZE,
             "used": round(status.memory_used / 2**30, 3),
             "total": round(status.memory_total / 2**30, 3),
         },

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.chat_messages import Turn, chat_messages, manner, template_options
 from nbgen.protocols.json_body import are_ids, convert, parse_object, refuse_unsupported
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
+from nbgen.tokenizer_messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 
 MAX_TEXTS = 1024
 

@@ -11,7 +11,8 @@ import msgspec
 
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
-from nbgen.messages import AbortRequest, GenerateRequest, Request, TensorPiece
+from nbgen.frames import Request
+from nbgen.messages import AbortRequest, GenerateRequest, TensorPiece
 from nbgen.pieces import cut_request
 from nbgen.server.engine_channel import EngineChannel
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InternalError, Unavailable
@@ -72,7 +73,8 @@ class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
 
     async def post(self) -> None:
         call, model = await self.parsed(embeddings.parse_openai), self.engine.config.model
-        await self.serve(self.answer(call.requests, lambda outputs: embeddings.openai_body(call, outputs, model)))
+        body = partial(embeddings.openai_body, call, model=model)
+        await self.serve(self.answer(call.requests, body, call.ids))
 
 
 class ClassesHandler(EmbeddingsHandler):
@@ -83,7 +85,7 @@ class ClassesHandler(EmbeddingsHandler):
 
     async def _classify(self, call: embeddings.Embedding) -> None:
         embeddings.check_classes(model := await self.model())
-        await self.answer(call.requests, lambda outputs: embeddings.classify_body(outputs, model))
+        await self.answer(call.requests, lambda outputs: embeddings.classify_body(outputs, model), call.ids)
 
 
 class EncodeHandler(SglangHandler, EmbeddingHandler):

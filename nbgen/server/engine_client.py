@@ -18,17 +18,8 @@ from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, M
 from nbgen.engine_config import BUNDLED, EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, anew, from_status
-from nbgen.frames import FromEngine, Unreadable
-from nbgen.messages import (
-    AbortRequest,
-    EmbedOutput,
-    FinishReason,
-    GenerateOutput,
-    GenerateRequest,
-    Request,
-    StepOutputs,
-    TokenizerAnswer,
-)
+from nbgen.frames import FromEngine, Request, Unreadable
+from nbgen.messages import AbortRequest, EmbedOutput, FinishReason, GenerateOutput, GenerateRequest, StepOutputs
 from nbgen.server import model_identity
 from nbgen.server.adapters import Adapters
 from nbgen.server.delivery import Deliveries, suited
@@ -36,6 +27,7 @@ from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.engine_life import EngineLife
 from nbgen.server.installation import check_unchanged
 from nbgen.server.replies import Listener, Replies
+from nbgen.tokenizer_messages import TokenizerAnswer
 
 
 class EngineClient(EngineLife):

@@ -15,8 +15,7 @@ from nbgen import model_files
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, LoadModel, LoadProgress, ModelInfo
 from nbgen.errors import Conflict, EngineStopped, InternalError, ModelError, NbgenError, Unavailable, anew
-from nbgen.frames import FromEngine
-from nbgen.messages import Request
+from nbgen.frames import FromEngine, Request
 from nbgen.server import silence
 from nbgen.server.activity import Activity
 from nbgen.server.attached_engine import Attachment

@@ -20,6 +20,7 @@ from nbgen.server import (
     kserve_settings_handlers,
     model_handlers,
     openai_handlers,
+    parsing_handlers,
     responses_handlers,
     run_handlers,
     sglang_handlers,
@@ -87,6 +88,7 @@ class SglangNotFoundHandler(SglangHandler, NotFoundHandler):
 HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *sglang_handlers.HANDLERS,
     *tokenizer_handlers.HANDLERS,
+    *parsing_handlers.HANDLERS,
     *openai_handlers.HANDLERS,
     *responses_handlers.HANDLERS,
     *conversations_handlers.HANDLERS,

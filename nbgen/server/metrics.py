@@ -69,7 +69,7 @@ class Metrics:
             "num_used_tokens": ("Tokens of the KV cache that sequences use.", used * BLOCK_SIZE),
             "token_usage": ("Share of the KV cache that sequences use.", used / max(status.blocks_total, 1)),
             "gen_throughput": ("Generated tokens a second.", status.throughput),
-            "cache_hit_rate": (f"Cached share of the last {RECENT} prompts.", self._hit_rate()),
+            "cache_hit_rate": (f"Cached share of the last {RECENT} prompts.", self.hit_rate),
             "spec_accept_rate": ("Share of the guessed tokens that came.", status.accept_rate),
             "spec_accept_length": ("Tokens that a step with guesses gained.", status.accept_length),
             "num_retractions": ("Sequences that had to start again.", status.preemptions),
@@ -109,7 +109,9 @@ class Metrics:
         if sample.prompt_tokens:
             self._recent.append((sample.cached_tokens, sample.prompt_tokens))
 
-    def _hit_rate(self) -> float:
+    @property
+    def hit_rate(self) -> float:
+        """The share of the latest prompts' tokens that the prefix cache held."""
         return sum(cached for cached, _ in self._recent) / max(sum(prompt for _, prompt in self._recent), 1)
 
 

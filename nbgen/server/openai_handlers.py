@@ -154,6 +154,7 @@ class OneModelHandler(CardsHandler):
 HANDLERS = [
     (r"v1/completions", CompletionsHandler),
     (r"v1/chat/completions", ChatCompletionsHandler),
+    (r"invocations", ChatCompletionsHandler),  # Amazon SageMaker's, beside /ping
     (r"v1/score", ScoreHandler),
     (r"v1/models", ModelsHandler),
     (r"v1/models/(.+?)", OneModelHandler),

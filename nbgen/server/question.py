@@ -7,8 +7,10 @@ import uuid
 
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import NbgenError, Unavailable, anew
-from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer, TokenizeRequest
+from nbgen.frames import Request
+from nbgen.messages import EmbedOutput, GenerateOutput
 from nbgen.server.engine_client import EngineClient
+from nbgen.tokenizer_messages import TokenizerAnswer, TokenizeRequest
 
 Answer = TokenizerAnswer | EmbedOutput | GenerateOutput
 

@@ -11,9 +11,10 @@ from functools import partial
 
 from nbgen import __version__, sse
 from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration, ReleaseMemory, ResumeMemory
-from nbgen.errors import NbgenError, Unavailable
+from nbgen.engine_state import EngineStatus
+from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.messages import EmbedRequest, GenerateRequest
-from nbgen.protocols import sglang, sglang_answer, sglang_info
+from nbgen.protocols import sglang, sglang_answer, sglang_info, sglang_loads
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
@@ -107,13 +108,11 @@ class ContinueHandler(SglangHandler):
         self.finish(sglang_answer.done("Generation continued."))
 
 
-class FlushCacheHandler(SglangHandler):
+class CacheHandler(SglangHandler):
     """Empties the prefix cache, unless requests are alive: then it does nothing, and the answer says so."""
 
-    actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
-
-    async def get(self) -> None:
-        seconds = sglang.parse_timeout(self.get_query_argument("timeout", "0"))
+    async def empty(self, seconds: float) -> None:
+        """Empty it as soon as nothing is alive, within so many seconds."""
         deadline = time.monotonic() + seconds
         while len(self.runs) and time.monotonic() < deadline and not self.reader.gone:
             await self.reader.wait(FLUSH_POLL_SECONDS)
@@ -124,7 +123,27 @@ class FlushCacheHandler(SglangHandler):
         words = f"Cache not flushed: {running} requests are alive." if running else "Cache flushed."
         self.finish(words + "\n", set_content_type="text/plain; charset=utf-8")
 
+
+class FlushCacheHandler(CacheHandler):
+    """SGLang's route."""
+
+    actions = {**NbgenHandler.actions, "GET": "write"}  # noqa: RUF012
+
+    async def get(self) -> None:
+        await self.empty(sglang.parse_timeout(self.get_query_argument("timeout", "0")))
+
     post = get
+
+
+class ResetPrefixCacheHandler(CacheHandler):
+    """vLLM's route. What it can reset besides is refused."""
+
+    async def post(self) -> None:
+        for name in ("reset_running_requests", "reset_external"):
+            if self.get_query_argument(name, "false").lower() not in ("false", "0"):
+                words = f"`{name}` is not supported by this server: leave it out, or give false"
+                raise InvalidRequest(words, field=name)
+        await self.empty(0.0)
 
 
 class ReleaseMemoryHandler(SglangHandler):
@@ -239,6 +258,26 @@ class ServerInfoHandler(SglangHandler):
     head = get
 
 
+class LoadsHandler(SglangHandler):
+    """The engine's load, for balancers. Loads no model."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        include, rank, form = (self.get_query_argument(name, None) for name in ("include", "dp_rank", "format"))
+        wanted, now, engine = sglang_loads.parse_loads(include, rank, form), time.time(), self.engine
+        load = sglang_loads.Load(
+            engine.config, engine.model, engine.status or EngineStatus(), self.app.metrics.hit_rate
+        )
+        found = sglang_loads.loads(load, wanted, now)
+        if wanted.as_metrics:
+            self.finish(sglang_loads.metrics_body(found), set_content_type=metrics.CONTENT_TYPE)
+        else:
+            self.finish(sglang_loads.json_body(found, load, __version__, now))
+
+    head = get
+
+
 class MetricsHandler(SglangHandler):
     """Counters, durations and the engine's status, in Prometheus' text format."""
 
@@ -277,6 +316,7 @@ HANDLERS = [
     (r"generate", GenerateHandler),
     (r"abort_request", AbortHandler),
     (r"flush_cache", FlushCacheHandler),
+    (r"reset_prefix_cache", ResetPrefixCacheHandler),
     (r"health", HealthHandler),
     (r"ping", HealthHandler),
     (r"ready", ReadyHandler),
@@ -289,5 +329,6 @@ HANDLERS = [
     (r"continue_generation", ContinueHandler),
     (r"release_memory_occupation", ReleaseMemoryHandler),
     (r"resume_memory_occupation", ResumeMemoryHandler),
+    (r"v1/loads", LoadsHandler),
     (r"metrics/?", MetricsHandler),
 ]

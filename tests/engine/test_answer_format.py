@@ -273,9 +273,45 @@ def test_thoughts_that_nobody_wants_apart_are_text() -> None:
     assert joined(read(found, "<think>a</think>b", thoughts=False))[0] == "<think>a</think>b"
 
 
+def test_a_whole_answer_is_read_for_its_calls_or_for_its_thoughts() -> None:
+    source = template(CALLS["objects"], THOUGHT)
+    found = learned(source)
+    assert found is not None
+    text = answer(source, {"reasoning_content": "Hm.", "content": "Yes.", "tool_calls": calls_of(2)})
+    content, reasoning, calls = joined(found.read(text, TOOLS))
+    assert (content, reasoning, calls) == ("<think>\nHm.\n</think>\n\nYes.", "", WANTED)
+    content, reasoning, calls = joined(found.read(text, []))
+    assert (content[:4], reasoning, calls) == ("Yes.", "Hm.", [])
+    assert '"get_weather"' in content
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning"),
+    [
+        ("<think>a</think>b", "b", "a"),
+        ("a</think>b", "b", "a"),
+        ("a", "a", ""),
+        ("<think>a", "", "a"),
+        ("a<think>b</think>c", "ac", "b"),
+    ],
+)
+def test_an_answer_that_closes_a_thought_begins_within_it(text: str, content: str, reasoning: str) -> None:
+    found = learned(template("", THOUGHT))
+    assert found is not None
+    assert joined(found.read(text, [])) == (content, reasoning, [])
+    opening = learned(template("", THOUGHT).replace("{% if thinks %}", "{% if true %}"))
+    assert opening is not None
+    assert opening.opens_thought
+    assert joined(opening.read("a", [])) == ("", "a", []), "the prompt opened it, and it never ended"
+    assert joined(opening.read("<think>a</think>b", [])) == ("b", "a", [])
+
+
 def test_a_response_template_that_came_with_the_model_is_used() -> None:
     fields = {"content": {"content": "text"}, "thinking": {"open": "{{", "close": "}}", "content": "text"}}
     own = {"start_anchor": "<|assistant|>", "fields": fields}
     source = template("")
     found = AnswerFormat.of(lambda m, t, o: render(source, m, t, o), source, own=own)
     assert joined(read(found, "{{hm}}yes", "<|user|>{{<|assistant|>")) == ("yes", "hm", [])
+    assert found is not None
+    assert found.has_thoughts
+    assert joined(found.read("{{hm}}yes", [])) == ("yes", "hm", [])

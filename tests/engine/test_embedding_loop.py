@@ -14,15 +14,8 @@ from nbgen.commands import AdapterState, ContinueGeneration, LoadAdapter, PauseG
 from nbgen.engine import embedding_loop
 from nbgen.engine.embedding_loop import EmbeddingLoop
 from nbgen.engine_state import EngineStatus
-from nbgen.messages import (
-    AbortRequest,
-    DetokenizeRequest,
-    EmbedOutput,
-    EmbedRequest,
-    StepOutputs,
-    TokenizerAnswer,
-    TokenizeRequest,
-)
+from nbgen.messages import AbortRequest, EmbedOutput, EmbedRequest, StepOutputs
+from nbgen.tokenizer_messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from tests.conftest import PATIENCE
 from tests.engine.conftest import tokenizer_of
 from tests.engine.test_loop import PROMPT, Lasting, Served, fails

@@ -11,15 +11,9 @@ from nbgen.commands import ContinueGeneration, PauseGeneration
 from nbgen.engine.loop import Loop
 from nbgen.engine.slow_lane import SlowLane
 from nbgen.engine_state import EngineReady
-from nbgen.messages import (
-    AbortRequest,
-    ChatMessage,
-    GenerateOutput,
-    GenerateRequest,
-    StepOutputs,
-    TokenizeRequest,
-)
+from nbgen.messages import AbortRequest, ChatMessage, GenerateOutput, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
+from nbgen.tokenizer_messages import TokenizeRequest
 from tests.conftest import PATIENCE, save_model
 from tests.engine.conftest import build
 from tests.engine.image_requests import media, picture

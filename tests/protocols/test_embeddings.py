@@ -13,7 +13,15 @@ import pytest
 from nbgen.errors import InvalidRequest
 from nbgen.messages import EmbedOutput
 from nbgen.protocols import embeddings
-from nbgen.protocols.embeddings import Embedding, encode_body, openai_body, parse_encode, parse_openai
+from nbgen.protocols.embeddings import (
+    Embedding,
+    encode_body,
+    openai_body,
+    parse_classify,
+    parse_encode,
+    parse_openai,
+)
+from nbgen.protocols.sglang_unsupported import IN_EMBEDDINGS, IN_ENCODE
 
 VECTORS = [[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]
 OUTPUTS = [
@@ -39,6 +47,31 @@ def test_texts_and_ids_alone_or_several(parse: Callable[[bytes], Embedding], tex
         call = parsed(parse, **{name: value})
         assert ([request.text or request.input_ids for request in call.requests], call.single) == (prompts, single)
         assert len({request.rid for request in call.requests}) == len(prompts)
+
+
+@pytest.mark.parametrize("name", sorted(IN_ENCODE))
+def test_what_sglang_does_and_is_not_done_here_is_refused_by_name(name: str) -> None:
+    for unset in IN_ENCODE[name]:
+        parsed(parse_encode, text=["a", "b"], **{name: unset})
+        parsed(parse_encode, text=["a", "b"], **{name: [unset, unset]})
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
+        parsed(parse_encode, text="a", **{name: [[1.5]]})
+    if name in IN_EMBEDDINGS:
+        with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
+            parsed(parse_openai, input="a", **{name: [[1.5]]})
+
+
+def test_texts_and_ids_exclude_each_other() -> None:
+    with pytest.raises(InvalidRequest, match="text and input_ids cannot be provided at the same time"):
+        parsed(parse_encode, text="a", input_ids=[1])
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"), [(parse_openai, "input"), (parse_classify, "input"), (parse_encode, "text")]
+)
+def test_texts_have_the_ids_of_their_caller(parse: Callable[[bytes], Embedding], text: str) -> None:
+    assert parsed(parse, **{text: "a", "rid": "mine"}).ids == ["mine"]
+    assert parsed(parse, **{text: ["a", "b"], "rid": ["x", "y"]}).ids == ["x", "y"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import MAX_TEXT_BYTES, MalformedBody
 from nbgen.protocols.sglang import (
     MAX_PROMPTS,
-    UNSUPPORTED,
-    UNSUPPORTED_SAMPLING,
     ContractError,
     Generation,
     SchemaError,
@@ -19,6 +17,7 @@ from nbgen.protocols.sglang import (
     parse_pause,
     parse_timeout,
 )
+from nbgen.protocols.sglang_unsupported import IN_GENERATE, IN_SAMPLING
 
 
 def parse(**fields: Any) -> Generation:
@@ -31,6 +30,16 @@ def test_text_alone_is_a_single_request_with_the_documented_defaults() -> None:
     assert not generation.stream
     (request,) = generation.requests
     assert (request.text, len(request.rid)) == ("hi", 32)
+
+
+def test_reasoning_may_be_required() -> None:
+    assert [parse(text=["a", "b"], require_reasoning=wish).requests[1].thoughts for wish in (True, False, None)] == [
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(ContractError, match="require_reasoning"):
+        parse(text="a", require_reasoning="yes")
 
 
 def test_the_engine_knows_which_requests_are_streamed() -> None:
@@ -276,9 +285,9 @@ def test_what_cannot_be_is_refused_in_words(fields: dict[str, Any], words: str) 
 ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_processor": "x"}
 
 
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+@pytest.mark.parametrize("name", sorted(IN_GENERATE))
 def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
-    for unset in UNSUPPORTED[name]:
+    for unset in IN_GENERATE[name]:
         parse(text="a", **{name: unset})
         parse(text=["a", "b"], **{name: [unset, unset]})
     with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
@@ -287,7 +296,7 @@ def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["beam_width", "watermark", "choice"])
 def test_sampling_parameters_not_served_yet_are_refused_unless_unset(name: str) -> None:
-    for unset in UNSUPPORTED_SAMPLING[name]:
+    for unset in IN_SAMPLING[name]:
         parse(text="a", sampling_params={name: unset})
     with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
         parse(text="a", sampling_params={name: ASKED.get(name, "x")})

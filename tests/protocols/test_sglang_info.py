@@ -60,6 +60,8 @@ def test_server_info_has_its_types_before_and_after_a_load() -> None:
     assert loaded["preferred_sampling_params"] == {"temperature": 0.5}
     (state,) = loaded["internal_states"]
     assert (state["num_running_reqs"], state["num_used_tokens"], state["last_gen_throughput"]) == (1, 48, 5.0)
+    assert state["memory_usage"]["token_capacity"] == 160
+    assert [loaded[name] for name in ("tp_size", "pp_size", "dp_size", "load_format")] == [1, 1, 1, "auto"]
     assert loaded["limits"]["queue_seconds"] == 60
     assert loaded["limits"]["n"] == 128
     assert (loaded["startup_time"], loaded["launch_command"]) == (1.5, None)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, TokenizerAnswer
+from nbgen.messages import ChatMessage
 from nbgen.protocols import sglang_tokens
 from nbgen.protocols.sglang_tokens import parse_detokenize, parse_tokenize
+from nbgen.tokenizer_messages import TokenizerAnswer
 
 
 def tokenize(**body: Any):

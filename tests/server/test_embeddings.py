@@ -195,6 +195,7 @@ def test_encode_answers_an_object_or_a_list(served: Served) -> None:
     assert single["meta_info"]["prompt_tokens"] == len(TEXTS[1])
     ids = served.server.http.post("tokenize", json={"prompt": TEXTS}).json()["tokens"]
     assert "id" in single["meta_info"]
+    assert single["meta_info"]["finish_reason"] == {"type": "length", "length": 0}
     batch = served.server.http.post("encode", json={"input_ids": ids, "rid": ["a", "b", "c"]}).json()
     assert [item["meta_info"]["id"] for item in batch] == ["a", "b", "c"]
     np.testing.assert_allclose([item["embedding"] for item in batch], expected, atol=1e-4)
@@ -224,7 +225,8 @@ def test_what_is_refused(served: Served) -> None:
     refused(http.post("encode", json={"text": "x", "dimensions": 65}), "65", "64")
     refused(http.post("encode", json={"text": ""}), "empty")
     refused(http.post("encode", json={"text": ["a", "b"], "rid": ["x", "x"]}), "Duplicate request ID")
-    refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")
+    for route, name in (("encode", "text"), ("v1/embeddings", "input"), ("v1/classify", "input")):
+        refused(http.post(route, json={name: "a", "rid": 5}), "rid")
 
 
 def test_how_texts_are_read_stands_in_a_file_of_any_architecture_s_name(changing: Server, tmp_path: Path) -> None:

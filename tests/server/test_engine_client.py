@@ -16,13 +16,14 @@ import nbgen
 from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
-from nbgen.messages import GenerateOutput, GenerateRequest, Media, TokenizeRequest
+from nbgen.messages import GenerateOutput, GenerateRequest, Media
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import engine_life, restarts, silence
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
 from nbgen.server.question import ask
 from nbgen.server.runs import Run, Runs
+from nbgen.tokenizer_messages import TokenizeRequest
 from tests.server.conftest import PATIENCE, until
 
 

@@ -257,6 +257,13 @@ def test_scores_are_the_references_chances_of_what_comes_next(pair: tuple[Server
         roots = numpy.sqrt(chances)
         numpy.testing.assert_allclose(warm["scores"], roots / roots.sum(axis=1, keepdims=True), rtol=10 * CLOSE)
         assert answer["usage"] == {"prompt_tokens": 54, "completion_tokens": 0, "total_tokens": 54}
+        assert (answer["token_logprobs"], answer["pooled_hidden_states"]) == (None, None)
+        own = {"label_token_ids": [[9, 5], [7]], "return_token_logprobs": True}
+        each = server.http.post("v1/score", json=body | own).json()
+        assert each["scores"][0] == answer["scores"][0][:2]
+        assert [len(row) for row in each["scores"]] == [2, 1]
+        for row, logs in zip(each["scores"], each["token_logprobs"], strict=True):
+            numpy.testing.assert_allclose(row, numpy.exp(logs), rtol=CLOSE)
 
 
 def test_texts_are_scored_as_they_stand_together(pair: tuple[Server, Reference]) -> None:
@@ -268,6 +275,8 @@ def test_texts_are_scored_as_they_stand_together(pair: tuple[Server, Reference])
     assert several == server.http.post("v1/score", json={**body, "query": [], "items": ids}).json()["scores"]
     numpy.testing.assert_allclose(several, alone, rtol=CLOSE)
     assert server.http.post("v1/score", json={**body, "items": []}).json()["scores"] == []
+    bare = [{"items": items, "label_token_ids": [9]} for items in (["abc", "abd"], ids)]
+    assert [server.http.post("v1/score", json=each).json()["scores"] for each in bare] == [several, several]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +293,9 @@ def test_texts_are_scored_as_they_stand_together(pair: tuple[Server, Reference])
         ({"query": "a" * 5 * 2**20}, "query is longer", "query"),
         ({"temperature": 2}, "temperature is 2.0, which is of a softmax", "temperature"),
         ({"temperature": 0, "apply_softmax": True}, "above 0, got 0.0", "temperature"),
-        ({"return_token_logprobs": True}, "`return_token_logprobs` is not supported", "return_token_logprobs"),
+        ({"label_token_ids": [[1], [2]]}, "2 lists for 1 items", "label_token_ids"),
+        ({"label_token_ids": [[]]}, "0 ids, not 1 to 1024", "label_token_ids"),
+        ({"label_token_ids": [1, [2]], "items": ["a", "b"]}, "a list of such lists", "label_token_ids"),
         ({"score_extraction_token": "a"}, "`score_extraction_token` is not supported", "score_extraction_token"),
         ({"query": "a" * 2**20, "items": ["b"] * 16}, "16777232 characters", "items"),
     ],

@@ -84,6 +84,8 @@ def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:
         ("generate", {"text": "a"}, [None, False, [False]], {"return_sampling_mask": True}),
         ("generate", {"text": "a"}, [None], {"sampling_logprobs_mode": "selected"}),
         ("generate", {"text": "a"}, [None], {"max_thinking_tokens": 8}),
+        ("generate", {"text": "a"}, [None, False], {"return_entropy": True}),
+        ("generate", {"text": "a"}, [None, {}], {"mm_processor_kwargs": {"max_pixels": 9}}),
         ("v1/completions", {"prompt": "a"}, [None, {"enabled": False}], {"watermark": {"enabled": True}}),
         ("v1/completions", {"prompt": "a"}, [None, False], {"return_sampling_mask": True}),
         ("v1/completions", {"prompt": "a"}, [None, False], {"return_meta_info": True}),
@@ -206,7 +208,12 @@ def test_a_prefix_is_cached_until_it_is_flushed_and_never_across_salts(server: S
     assert [cached(), cached()] == [0, len(prompt) - 1]
     assert [cached(cache_salt="x"), cached(extra_key="x"), cached(cache_salt="x")] == [0, 0, len(prompt) - 1]
     assert server.http.get("flush_cache").text.startswith("Cache flushed.")
+    assert [cached(), cached()] == [0, len(prompt) - 1]
+    assert server.http.post("reset_prefix_cache").status_code == 200
     assert cached() == 0
+    assert server.http.get("reset_prefix_cache").status_code == 405
+    refused = server.http.post("reset_prefix_cache?reset_running_requests=true")
+    assert (refused.status_code, "`reset_running_requests` is not supported" in refused.text) == (400, True)
     busy = {"prompt": "a", "params": BUSY, "id": "busy", "attached": False}
     with server.http.stream("POST", "api/v1/runs", json=busy) as answer:
         first_events(answer, 1)

@@ -81,6 +81,26 @@ def test_a_pause_may_abort_what_runs_and_what_comes_later_waits(server: Server) 
     assert chunks[-1]["meta_info"]["finish_reason"]["type"] == "abort"
 
 
+def test_balancers_are_told_what_waits(server: Server) -> None:
+    def load() -> dict[str, Any]:
+        (found,) = server.http.get("v1/loads", params={"include": "core"}).json()["loads"]
+        return dict(found)
+
+    server.idle()
+    wait_for(lambda: load()["num_total_tokens"] == 0, "nothing is there")
+    server.http.post("pause_generation", json={"mode": "in_place"})
+    with streaming(server, text="twelve bytes", sampling_params={"max_new_tokens": 2}):
+        wait_for(lambda: load()["num_waiting_reqs"] == 1, "one waits")
+        assert load()["num_waiting_uncached_tokens"] == load()["num_total_tokens"] == 12
+        gauges = server.http.get("v1/loads?format=prometheus")
+        assert gauges.headers["Content-Type"].startswith("text/plain")
+        assert 'sglang_num_waiting_reqs{dp_rank="0"} 1' in gauges.text.splitlines()
+        assert server.http.get("v1/loads?dp_rank=1").json()["loads"] == []
+    wait_for(lambda: load()["num_waiting_uncached_tokens"] == 0, "it is done")
+    refused = server.http.get("v1/loads?include=cores")
+    assert (refused.status_code, "it may name all, core" in refused.json()["error"]["message"]) == (400, True)
+
+
 def test_many_requests_at_once_are_all_aborted_and_all_answer(server: Server) -> None:
     server.idle()
     with ThreadPoolExecutor(32) as callers:
