@@ -24,7 +24,7 @@ from nbgen.engine.context_length import PromptTooLong
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
-from nbgen.engine.template_messages import adapted, template_message
+from nbgen.engine.template_messages import adapted, template_message, with_one_system_turn
 from nbgen.engine.template_turns import TemplateTurns
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
@@ -207,14 +207,13 @@ class Processor:
     ) -> list[dict[str, Any]]:
         """The messages as a template reads them, with the media of `found` in their parts."""
         parts = [part for m in messages if isinstance(m.content, list) for part in m.content if part.type != "text"]
-        if [part.type for part in parts] != [each.type for each in media]:
-            raise InvalidRequest(
-                f"the messages have parts of the types {[part.type for part in parts]}, and the media that came are "
-                f"{[each.type for each in media]}: they must be the same",
-                field="messages",
-            )
+        given, came = ([each.type for each in some] for some in (parts, media))
+        if given != came:
+            told = f"the messages have parts of the types {given}, and the media that came are {came}"
+            raise InvalidRequest(f"{told}: they must be the same", field="messages")
         each = {kind: map(video_clip.plain, items) for kind, items in found.items()}
-        return [template_message(m, self._content(m, each), self.answers) for m in adapted(messages, self.answers)]
+        said = adapted(with_one_system_turn(messages, self._render), self.answers)
+        return [template_message(m, self._content(m, each), self.answers) for m in said]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if isinstance(message.content, str):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbgen.engine.call_format import NAMED_ID
+from nbgen.engine.template_turns import ASK, Render
 from nbgen.messages import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
 
 #: The key of a turn from which most templates read thoughts.
 THOUGHT = "reasoning_content"
+
+
+def with_one_system_turn(messages: Sequence[ChatMessage], render: Render) -> Sequence[ChatMessage]:
+    """The messages; several system turns at their beginning become one if the template refuses or drops one of them."""
+    leading = list(takewhile(lambda message: message.role == "system", messages))
+    if len(leading) < 2 or _shows_several(render):
+        return messages
+    return [ChatMessage(role="system", content="\n\n".join(each.text for each in leading)), *messages[len(leading) :]]
+
+
+def _shows_several(render: Render) -> bool:
+    told = ["Be brief.", "Be kind."]
+    turns = [*({"role": "system", "content": each} for each in told), {"role": "user", "content": ASK}]
+    try:
+        text = render(turns, [], True)
+    except Exception:  # a processor may render it, which may raise anything
+        return False
+    return all(each in text for each in told)
 
 
 def adapted(messages: Sequence[ChatMessage], answers: AnswerFormat | None = None) -> list[ChatMessage]:

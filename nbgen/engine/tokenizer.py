@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from nbgen.engine import template_fault, template_options
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import too_many_bytes
-from nbgen.engine.template_messages import adapted, template_message, with_tools
+from nbgen.engine.template_messages import adapted, template_message, with_one_system_turn, with_tools
 from nbgen.engine.template_turns import TemplateTurns
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
@@ -98,9 +98,10 @@ class Tokenizer:
         template_options.check(options or {})
         self.check_chat(messages)
         answers = self.answers if any(m.tool_calls or m.reasoning or m.tool_call_id for m in messages) else None
+        said = with_one_system_turn(messages, self._render)
         try:
             text = self._render(
-                [template_message(m, m.text, answers) for m in adapted(messages, answers)],
+                [template_message(m, m.text, answers) for m in adapted(said, answers)],
                 tools or [],
                 opens_answer,
                 continue_final_message=continues_last,

@@ -21,7 +21,7 @@ from nbgen.protocols.chat_messages import SWITCHES
 from nbgen.protocols.json_body import convert, parse_object, refuse_inside, refuse_unsupported
 from nbgen.protocols.openai import SAMPLING, Call
 from nbgen.protocols.responses import to_be_counted
-from nbgen.protocols.responses_body import UNSUPPORTED_IN_TOOLS
+from nbgen.protocols.responses_tools import UNSUPPORTED_IN_TOOLS
 from nbgen.sampling_params import GRAMMARS
 from nbgen.tokenizer_messages import TokenizeRequest
 

@@ -16,8 +16,9 @@ from nbgen.errors import InvalidRequest, renamed
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses_body import OF_CHATS, OWN, Body, Format, FunctionTool, parse_body
+from nbgen.protocols.responses_body import OF_CHATS, OWN, Body, Format, parse_body
 from nbgen.protocols.responses_items import Item, chat_turns, input_items, json_size, with_own_ids
+from nbgen.protocols.responses_tools import chat_tools
 from nbgen.tokenizer_messages import TokenizeRequest
 
 
@@ -93,7 +94,7 @@ def resolved(item: Item, memory: Memory) -> Item:
 
 def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) -> Call:
     """The body as a chat's call; a refusal names the field as the caller wrote it."""
-    tools, choice = _tools(body)
+    tools, choice = chat_tools(body.tools or (), body.tool_choice)
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
     chat: dict[str, Any] = {
         "rid": id,
@@ -115,27 +116,6 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
     except InvalidRequest as error:
         field = (error.field or "").partition("[")[0] or None  # without a turn's index: an item's is another
         raise renamed(InvalidRequest(error.message, field=field, code=error.code), OF_CHATS) from None
-
-
-def _tools(body: Body) -> tuple[list[dict[str, Any]], Any]:
-    """The body's tools and tool choice in the form of chat completions."""
-    match choice := body.tool_choice:
-        case {"type": "function", "name": name}:
-            choice = {"type": "function", "function": {"name": name}}
-        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)}:
-            tools = [{"type": "function", "function": tool} for tool in allowed]
-            choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
-        case dict():
-            raise InvalidRequest(
-                f"tool_choice of the type {choice.get('type')!r:.80} is not supported: there are function, with a "
-                "name, and allowed_tools, with a mode and tools",
-                field="tool_choice",
-            )
-    return [{"type": "function", "function": _function(tool)} for tool in body.tools or ()], choice
-
-
-def _function(tool: FunctionTool) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(tool).items() if name != "type"}
 
 
 def _response_format(format: Format) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import Item
 from nbgen.protocols.responses_output import Event, Output
 from nbgen.protocols.responses_query import Page
+from nbgen.protocols.responses_tools import members, repeated
 from nbgen.protocols.sample import Sample
 
 #: The status of a response by its finish reason; a response with an error is "failed".
@@ -30,7 +31,8 @@ class Answer:
     def __init__(self, id: str, body: Body, model: str, created: float, *, after: int = -1) -> None:
         """A stream skips the events up to number `after`."""
         self._head = {"id": id, "object": "response", "created_at": int(created), "model": model, **_repeated(body)}
-        self._output = Output(id, logprobs=body.logprobs, summary=body.summary is not None)
+        spaced = members(body.tools or ())
+        self._output = Output(id, logprobs=body.logprobs, summary=body.summary is not None, members=spaced)
         self._read = 0
         self._sequence = 0
         self._after = after
@@ -132,7 +134,6 @@ def _repeated(body: Body) -> dict[str, Any]:
     format = {"type": body.text.format.type}
     if body.text.format.schema is not None:
         format |= {name: getattr(body.text.format, name) for name in ("name", "schema", "strict")}
-    tools = [{name: getattr(tool, name) for name in tool.__struct_fields__} for tool in body.tools or ()]
     return {
         "background": bool(body.background),
         "conversation": {"id": body.conversation_id} if body.conversation_id else None,
@@ -150,7 +151,7 @@ def _repeated(body: Body) -> dict[str, Any]:
         "temperature": body.temperature,
         "text": {"format": format, "verbosity": body.text.verbosity},
         "tool_choice": body.tool_choice or "auto",
-        "tools": tools,
+        "tools": [repeated(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": body.truncation,

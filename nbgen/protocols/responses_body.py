@@ -14,6 +14,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import convert, refuse_inside, refuse_unsupported
 from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_items import Item
+from nbgen.protocols.responses_tools import Tool, refuse_unsupported_tools
 
 LOGPROBS = "message.output_text.logprobs"
 #: Values of `include`: log-probabilities; the others are always there, or belong to tools that are not here.
@@ -62,22 +63,6 @@ UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
     "context": (None, "auto", "all_turns"),
     "mode": (None, "standard"),
 }
-UNSUPPORTED_IN_TOOLS: dict[str, tuple[Any, ...]] = {
-    "async": (None, False),
-    "defer_loading": (None, False),
-    "allowed_callers": (None, ["direct"]),
-    "output_schema": (None, {}),
-}
-
-
-class FunctionTool(msgspec.Struct, omit_defaults=True):
-    """A function, the only kind of tool here: no tool runs on the server."""
-
-    type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class Format(msgspec.Struct):
@@ -125,7 +110,7 @@ class Body(msgspec.Struct, kw_only=True):
     previous_response_id: str | None = None
     conversation: str | Reference | None = None
     max_output_tokens: int | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions = msgspec.field(default_factory=TextOptions)
@@ -193,17 +178,7 @@ def _refuse_unsupported(fields: dict[str, Any]) -> None:
             raise InvalidRequest(f"`{name}` is a field of chat completions: here it is {ours}", field=name)
     refuse_inside(fields, "stream_options", UNSUPPORTED_STREAM_OPTIONS)
     refuse_inside(fields, "reasoning", UNSUPPORTED_REASONING)
-    tools = fields.get("tools")
-    for place, tool in enumerate(tools if isinstance(tools, list) else ()):
-        _refuse_hosted(tool, f"tools[{place}].type")
-        refuse_inside({f"tools[{place}]": tool}, f"tools[{place}]", UNSUPPORTED_IN_TOOLS)
-
-
-def _refuse_hosted(tool: Any, field: str) -> None:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if isinstance(kind, str) and kind != "function":
-        words = "there are only functions, which the caller runs: no tool runs on this server"
-        raise InvalidRequest(f"a tool of the type {kind!r:.80} is not supported: {words}", field=field)
+    refuse_unsupported_tools(fields.get("tools"))
 
 
 def _check(body: Body) -> None:

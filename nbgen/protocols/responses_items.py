@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from nbgen.errors import InvalidRequest
+from nbgen.protocols.responses_tools import full_name
 
 Item = dict[str, Any]
 #: Types of items and the beginnings of their ids.
@@ -53,6 +54,7 @@ class FunctionCall(AnyItem, tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    namespace: str = ""
 
 
 class FunctionCallOutput(AnyItem, tag="function_call_output"):
@@ -113,8 +115,8 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
                 _own_turn(turns, "reasoning_content", "content", "tool_calls")["reasoning_content"] = "".join(
                     each.text for each in content or summary
                 )
-            case FunctionCall(call_id, name, arguments):
-                names[call_id] = name
+            case FunctionCall(call_id, name, arguments, namespace):
+                name = names[call_id] = full_name(name, namespace)
                 called = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
                 _own_turn(turns).setdefault("tool_calls", []).append(called)
             case FunctionCallOutput(output, call_id, name):

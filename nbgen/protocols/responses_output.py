@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from nbgen.messages import AnswerPart, GenerateOutput, ToolCall
 from nbgen.protocols.openai_logprobs import chat_logprobs
 from nbgen.protocols.responses_items import ID_PREFIXES
+from nbgen.protocols.responses_tools import Members
 
 Event = dict[str, Any]
 Status = str
@@ -93,8 +94,10 @@ class TextItem:
 class CallItem:
     """A call, and its events."""
 
-    def __init__(self, call: ToolCall, id: str, index: int) -> None:
-        self._named = {"id": id, "type": "function_call", "call_id": call.id, "name": call.name}
+    def __init__(self, call: ToolCall, id: str, index: int, members: Members) -> None:
+        space, name = members.get(call.name, ("", call.name))
+        self._named = {"id": id, "type": "function_call", "call_id": call.id, "name": name}
+        self._named |= {"namespace": space} if space else {}
         self._index = index
         self._pieces: list[str] = []
 
@@ -133,8 +136,9 @@ class CallItem:
 class Output:
     """All items of one response. Their ids follow from `id`, so that the same outputs make the same items again."""
 
-    def __init__(self, id: str, *, logprobs: bool, summary: bool) -> None:
+    def __init__(self, id: str, *, logprobs: bool, summary: bool, members: Members) -> None:
         """With `summary`, reasoning is sent as a summary; otherwise as reasoning text."""
+        self._members = members
         self._id = id
         self._logprobs = logprobs
         self._thoughts = SUMMARY if summary else REASONING
@@ -187,7 +191,7 @@ class Output:
         events: list[Event] = []
         if not isinstance(self._open, CallItem):
             events = self._close("completed")
-            self._open = CallItem(call, self._next_id("function_call"), len(self._done))
+            self._open = CallItem(call, self._next_id("function_call"), len(self._done), self._members)
             events += self._open.begin()
         return [*events, *self._open.grow(new)]
 

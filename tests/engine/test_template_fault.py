@@ -71,3 +71,30 @@ def test_of_many_tools_the_bad_one_is_found_soon() -> None:
     assert bad_tool([{"function": {"name": f"f{place}"}} for place in range(100)], render) == "the tool 'f77'"
     assert len(shown) < 12
     assert sum(shown) < 250
+
+
+#: A template that takes a system turn at the beginning alone, as Gemma's and Mistral's do, and one that drops others.
+FIRST = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+REFUSING = FIRST + "{{ raise_exception('the system comes first') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+DROPPING = FIRST + "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+ANY = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (REFUSING, "<system>be\n\nkind<user>hi"),
+        (DROPPING, "<system>be\n\nkind<user>hi"),
+        (ANY, "<system>be<system>kind<user>hi"),
+    ],
+)
+def test_several_system_turns_are_one_where_the_template_takes_no_more(
+    template: str, text: str, tmp_path: Path
+) -> None:
+    tokenizer = tokenizer_of(tmp_path, template)
+    told = [ChatMessage(role=role, content=words) for role, words in (("system", "be"), ("system", "kind"))]
+    asked = ChatMessage(role="user", content="hi")
+    assert tokenizer.encode_chat([*told, asked]) == tokenizer.encode(text, add_special_tokens=False)
+    if template is REFUSING:
+        with pytest.raises(InvalidRequest, match=r"roles: user, system.*comes first"):
+            tokenizer.encode_chat([asked, told[0]])

@@ -6,12 +6,13 @@ import pytest
 from openai import types
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
-from openai.types.responses import FunctionToolParam
+from openai.types.responses import FunctionToolParam, NamespaceToolParam
 from openai.types.responses import response_create_params as responses
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 
 from nbgen.protocols import openai
 from nbgen.protocols import responses_body as ours
+from nbgen.protocols import responses_tools as tools
 
 #: Labels for the caller's own books, and advice to OpenAI's caches and queues. Prefixes are cached here whatever they
 #: say, all requests are of the tier "default", and tokens are guessed without a text that they may repeat.
@@ -38,7 +39,8 @@ RESPONSES = {*ours.Body.__struct_fields__, *ours.UNSUPPORTED, *OPENAI, "stream_o
         (responses.ResponseCreateParamsBase, RESPONSES),
         (InputTokenCountParams, RESPONSES),
         (responses.Reasoning, {*ours.ReasoningOptions.__struct_fields__, *ours.UNSUPPORTED_REASONING}),
-        (FunctionToolParam, {*ours.FunctionTool.__struct_fields__, *ours.UNSUPPORTED_IN_TOOLS}),
+        (FunctionToolParam, {"type", *tools.FunctionTool.__struct_fields__, *tools.UNSUPPORTED_IN_TOOLS}),
+        (NamespaceToolParam, {"type", *tools.Namespace.__struct_fields__}),
         (responses.StreamOptions, openai.UNSUPPORTED_STREAM_OPTIONS),
         (types.chat.ChatCompletionStreamOptionsParam,
          {*openai.StreamOptions.__struct_fields__, *openai.UNSUPPORTED_STREAM_OPTIONS}),

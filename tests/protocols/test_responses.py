@@ -87,6 +87,11 @@ def test_items_are_handed_back_as_what_clients_take_them_for() -> None:
     assert [part.detail for part in (found[0].content[0], found[5].output[0])] == ["auto", "auto"]
 
 
+def test_a_call_in_a_namespace_has_both_names() -> None:
+    asked, result = chat_turns(input_items([CALL | {"namespace": "mail"}, RESULT]))
+    assert (asked["tool_calls"][0]["function"]["name"], result["name"]) == ("mail.f", "mail.f")
+
+
 def test_a_result_may_have_a_name_of_its_own_and_no_call() -> None:
     (result,) = chat_turns(input_items([{"type": "function_call_output", "call_id": None, "name": "g", "output": "x"}]))
     assert result == {"role": "tool", "tool_call_id": "", "name": "g", "content": "x"}

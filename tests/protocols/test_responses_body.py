@@ -102,6 +102,18 @@ def test_what_may_be_called(choice: Any, names: str, required: bool, function: s
     assert (options.required, options.function) == (required, function)
 
 
+SPACE = {"type": "namespace", "name": "mail", "description": "letters", "tools": [*TOOLS, {**TOOLS[0], "name": "h"}]}
+
+
+def test_a_namespaces_functions_are_called_by_both_names() -> None:
+    described = {**SPACE, "tools": [{**SPACE["tools"][0], "description": "writes"}, *SPACE["tools"][1:]]}
+    options = response(tools=[TOOLS[0], described], tool_choice={"type": "function", "name": "mail.g"}).call.requests[0]
+    assert options.tools is not None
+    found = [(tool["function"]["name"], tool["function"].get("description")) for tool in options.tools.tools]
+    assert found == [("f", None), ("mail.f", "writes\n\nmail: letters"), ("mail.g", None), ("mail.h", None)]
+    assert options.tools.function == "mail.g"
+
+
 def test_far_too_many_tools_are_refused_soon() -> None:
     tools = [{"type": "function", "name": f"f{i}"} for i in range(30_000)]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": tools[::-1]}
@@ -146,7 +158,19 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"reasoning": {"summary": "short"}}, "reasoning.summary", 'leave it out, or give "auto"'),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
         ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
-        ({"tools": [TOOLS[0], {"type": "web_search"}]}, "tools[1].type", "'web_search' is not supported: there"),
+        (
+            {"tools": [TOOLS[0], {"type": "web_search"}]},
+            "tools[1].type",
+            "'web_search' is not supported: there is only",
+        ),
+        (
+            {"tools": [SPACE | {"tools": [TOOLS[0], {"type": "custom", "name": "h"}]}]},
+            "tools[0].tools[1].type",
+            "'custom'",
+        ),
+        ({"tools": [SPACE | {"tools": [TOOLS[0] | {"async": True}]}]}, "tools[0].tools[0].async", "not supported"),
+        ({"tools": [SPACE | {"tools": None}]}, "tools[0].tools", "array"),
+        ({"tools": [SPACE, TOOLS[0] | {"name": "mail.g"}]}, "tools", "two functions are called 'mail.g'"),
         ({"truncation": "middle"}, "truncation", "'middle'"),
         ({"messages": [{"role": "user", "content": "x"}]}, "messages", "here it is input"),
         ({"max_completion_tokens": 5}, "max_completion_tokens", "here it is max_output_tokens"),

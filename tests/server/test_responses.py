@@ -148,6 +148,25 @@ def test_a_call_and_its_result_go_on_in_three_ways(caller: openai.OpenAI) -> Non
     assert counted.input_tokens == answers[0].usage.input_tokens
 
 
+def test_a_namespaces_function_is_called_under_its_own_name(caller: openai.OpenAI) -> None:
+    space = {"type": "namespace", "name": "sky", "description": "what is above", "tools": [WEATHER]}
+    asked = {**CALL, "tools": [TIME, space], "tool_choice": {"type": "function", "name": "sky.get_weather"}}
+    told = list(ask(caller, stream=True, **asked))
+    done = next(event for event in told if event.type == "response.function_call_arguments.done")
+    first = told[-1].response
+    (call,) = first.output
+    assert (call.namespace, call.name, done.name) == ("sky", "get_weather", "get_weather")
+    assert set(json.loads(call.arguments)) == set(CITY["properties"])
+    assert [tool.name for tool in (*first.tools, *first.tools[1].tools)] == ["get_time", "sky", "get_weather"]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    ways: list[dict[str, Any]] = [
+        {"input": [{"role": "user", "content": "hello"}, call.model_dump(exclude_none=True), result]},
+        {"input": [result], "previous_response_id": first.id},
+    ]
+    tokens = {ask(caller, tools=asked["tools"], **way).usage.input_tokens for way in ways}
+    assert len(tokens) == 1 < first.usage.input_tokens < max(tokens)
+
+
 def test_a_call_that_is_cut_is_an_incomplete_item(caller: openai.OpenAI) -> None:
     asked = {**CALL, "tool_choice": {"type": "function", "name": "get_weather"}, "max_output_tokens": 60}
     response = ask(caller, **asked, extra_body={"seed": 1})
