@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -44,6 +45,8 @@ LET_GO_SECONDS = 1.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for.
 NO_CHECK_TIME = 0x200000
+#: What OpenSSL has against a certificate: Python 3.13 finds more than earlier ones, also in one of SSL_CERT_FILE.
+DISTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED\W+certificate verify failed: (.+?)\.?(?: \(_ssl\.c:\d+\))?$")
 #: The header of KServe's binary tensor data extension.
 JSON_LENGTH = "Inference-Header-Content-Length"
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -249,9 +252,9 @@ class Connection:
 
     def _unreachable(self, error: httpx.HTTPError) -> NbgenError:
         self.lost = True
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        if distrusted := DISTRUSTED.search(str(error)):
             return ServerNotFound(
-                f"{self.url} has a certificate that this machine does not trust; "
+                f"{self.url} has a certificate that this machine does not trust ({distrusted[1]}); "
                 "SSL_CERT_FILE in the environment names a file of those that it shall"
             )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

@@ -19,6 +19,7 @@ from tests.engine.conftest import build, generate, ids
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),  # inductor's own
+    pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),  # torch
     pytest.mark.filterwarnings("ignore:.*save_embedding_layers.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
 ]

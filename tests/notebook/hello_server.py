@@ -62,5 +62,7 @@ def _handler(base: str, after: float = 0.0, **said: Any) -> type[Hello]:
 def _serving(server: ThreadingMixIn) -> Iterator[None]:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(LOOKS,)).start()
-    yield
-    server.shutdown()
+    try:
+        yield
+    finally:
+        server.shutdown()

@@ -192,7 +192,15 @@ def test_a_server_is_believed_that_shows_the_certificate_of_its_file(identity: I
 def test_no_other_certificate_is_believed(written: dict[str, str], tmp_path: Path) -> None:
     with encrypted(Identity(SIGNER), tmp_path) as url:
         write(tmp_path, "nbgen-4000001.json", url=url, key="k", **written)
-        with pytest.raises(ServerNotFound, match=r"does not trust; SSL_CERT_FILE"):
+        with pytest.raises(ServerNotFound, match=r"does not trust \(self-signed certificate\); SSL_CERT_FILE"):
+            find_server(environment(tmp_path))
+
+
+def test_what_is_wrong_with_a_named_certificate_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with encrypted(identity := Identity(), tmp_path) as url:
+        monkeypatch.setenv("SSL_CERT_FILE", identity.files(tmp_path)["certfile"])
+        write(tmp_path, "nbgen-4000001.json", url=url, key="k")
+        with pytest.raises(ServerNotFound, match=r"trust \(IP address mismatch, .+ '127\.0\.0\.1'\); SSL_CERT_FILE"):
             find_server(environment(tmp_path))
 
 
