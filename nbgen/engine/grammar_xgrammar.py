@@ -34,6 +34,8 @@ QUICK = 2.5
 MOST_THREADS = 4
 #: A repeat count of a hundred or more.
 GREAT = re.compile(r"\{(\d+,)?\d{3,},?\}")
+#: Styles of a structural tag's JSON that write strings as text at every level; others do so in an object's properties.
+AS_TEXT = ("gemma",)
 #: Precedes a grammar that is to be compiled again; no JSON begins with it.
 AGAIN = b"\0"
 
@@ -110,8 +112,7 @@ class XGrammarBackend:
             if part.get("type") in OF_SCHEMAS and part.get("json_schema") is None:
                 part["json_schema"] = {}
             if isinstance(part.get("json_schema"), dict):
-                raw = part.get("style") not in (None, "json")
-                part["json_schema"] = _prepared(part["json_schema"], regexes, raw=raw)
+                part["json_schema"] = _prepared(part["json_schema"], regexes, part.get("style") or "json")
             if part.get("type") == "json_schema" and part.get("style") in (None, "json"):
                 part.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
         return self._marked(grammar, json.dumps(tag), regexes)
@@ -197,15 +198,15 @@ def _written(schema: Any) -> dict[str, Any]:
     return {"any_whitespace": False} if spaced(schema) else {"max_whitespace_cnt": MAX_WHITESPACE}
 
 
-def _prepared(schema: Any, regexes: list[str], *, raw: bool = False) -> Any:
-    """The schema as xgrammar enforces it, lengths as patterns: its counts allow control characters and lone surrogates.
+def _prepared(schema: Any, regexes: list[str], style: str = "json") -> Any:
+    """The schema as xgrammar enforces it in a tag's style, lengths as patterns.
 
-    The properties of a `raw` schema are written as text, not as JSON.
+    Its counts allow control characters and lone surrogates.
     """
     if spaced(schema):  # xgrammar would keep an object empty because of these keywords
         schema = {name: value for name, value in schema.items() if name not in SPACED}
     schema = with_dates(enforceable(schema))
-    own = {id(each) for each in schema.get("properties", {}).values()} if raw else set[int]()
+    own = _written_as_text(schema, style)
     for node in schemas(schema):
         low, high = node.get("minLength") or 0, node.get("maxLength")
         if "pattern" in node or low or high is not None:
@@ -215,6 +216,13 @@ def _prepared(schema: Any, regexes: list[str], *, raw: bool = False) -> Any:
         if named := node.get("patternProperties"):
             node["patternProperties"] = {_pattern(text_of_string(name), regexes): each for name, each in named.items()}
     return _with_shared_strings(schema, own)
+
+
+def _written_as_text(schema: Any, style: str) -> set[int]:
+    """The ids of the schemas whose strings this style of a structural tag writes as text, not as JSON."""
+    if style == "json":
+        return set()
+    return {id(each) for each in (schemas(schema) if style in AS_TEXT else schema.get("properties", {}).values())}
 
 
 def _with_shared_strings(schema: Any, own: set[int]) -> Any:
