@@ -24,9 +24,12 @@ THOUGHT = "reasoning_content"
 
 
 def with_one_system_turn(messages: Sequence[ChatMessage], render: Render) -> Sequence[ChatMessage]:
-    """The messages; several system turns at their beginning become one if the template refuses or drops one of them."""
+    """The messages; several system turns at their beginning become one if the template refuses or drops one of them.
+
+    Turns with media stay as they are.
+    """
     leading = list(takewhile(lambda message: message.role == "system", messages))
-    if len(leading) < 2 or _shows_several(render):
+    if len(leading) < 2 or any(map(_has_media, leading)) or _shows_several(render):
         return messages
     return [ChatMessage(role="system", content="\n\n".join(each.text for each in leading)), *messages[len(leading) :]]
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from nbgen.engine.template_fault import bad_tool
+from nbgen.engine.template_messages import with_one_system_turn
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage
+from nbgen.messages import ChatMessage, ContentPart
 from tests.engine.conftest import tokenizer_of
 
 #: Shows what functions take as templates of Hermes and Command R do.
@@ -92,9 +93,18 @@ def test_several_system_turns_are_one_where_the_template_takes_no_more(
     template: str, text: str, tmp_path: Path
 ) -> None:
     tokenizer = tokenizer_of(tmp_path, template)
-    told = [ChatMessage(role=role, content=words) for role, words in (("system", "be"), ("system", "kind"))]
+    told = [ChatMessage(role="system", content=words) for words in ("be", "kind")]
     asked = ChatMessage(role="user", content="hi")
     assert tokenizer.encode_chat([*told, asked]) == tokenizer.encode(text, add_special_tokens=False)
     if template is REFUSING:
         with pytest.raises(InvalidRequest, match=r"roles: user, system.*comes first"):
             tokenizer.encode_chat([asked, told[0]])
+
+
+def test_system_turns_with_media_stay_as_they_are() -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise ValueError
+
+    seen = [ContentPart(type="text", text="be"), ContentPart(type="image")]
+    told = [ChatMessage(role="system", content=seen), ChatMessage(role="system", content="kind")]
+    assert with_one_system_turn(told, refuse) == told
