@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nbgen.engine_config import EngineConfig
+from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.messages import Struct
 
 
@@ -120,6 +120,21 @@ class EngineStatus(Struct, frozen=True):
     #: Bytes of the engine's device: used by this process, and in total.
     memory_used: int = 0
     memory_total: int = 0
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that fit into the KV cache now: 0 while it is released."""
+        return self.blocks_total * BLOCK_SIZE
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens of the KV cache that sequences use, in whole blocks."""
+        return (self.blocks_total - self.blocks_free) * BLOCK_SIZE
+
+    @property
+    def usage(self) -> float:
+        """The share of the KV cache that sequences use; 0 while there is none."""
+        return self.used_tokens / max(self.kv_tokens, 1)
 
     @property
     def accept_rate(self) -> float:

@@ -163,7 +163,7 @@ def _features(config: EngineConfig, model: ModelInfo | None) -> dict[str, Any]:
 def _kv_tokens(model: ModelInfo | None, status: EngineStatus | None) -> int:
     """Tokens that fit into the KV cache now: 0 while it is released, and perhaps another number once it is resumed."""
     if status is not None:
-        return status.blocks_total * BLOCK_SIZE
+        return status.kv_tokens
     return model.kv_tokens if model else 0
 
 
@@ -173,13 +173,13 @@ def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo
         "effective_max_running_requests_per_dp": (model and model.max_running) or config.max_running,
         "num_running_reqs": status.running,
         "num_queue_reqs": status.waiting,
-        "num_used_tokens": (status.blocks_total - status.blocks_free) * BLOCK_SIZE,
+        "num_used_tokens": status.used_tokens,
         "paused": status.paused,
         "num_retractions": status.preemptions,
         "avg_spec_accept_length": status.accept_length or None,
         "memory_usage": {
             "weight": round((model.weight_bytes if model else 0) / 2**30, 3),
-            "token_capacity": status.blocks_total * BLOCK_SIZE,
+            "token_capacity": status.kv_tokens,
             "used": round(status.memory_used / 2**30, 3),
             "total": round(status.memory_total / 2**30, 3),
         },

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from nbgen.engine_config import BLOCK_SIZE, EngineConfig
+from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.errors import InvalidRequest
 
@@ -98,20 +98,19 @@ def _gauges(name: str, value: Any, rank: int) -> list[str]:
 
 def _core(load: Load) -> dict[str, Any]:
     status = load.status
-    used = status.blocks_total - status.blocks_free
-    total = used * BLOCK_SIZE + status.waiting_tokens
+    total = status.used_tokens + status.waiting_tokens
     return {
         "dp_rank": 0,
         "num_running_reqs": status.running,
         "num_waiting_reqs": status.waiting,
         "num_waiting_uncached_tokens": status.waiting_tokens,
-        "num_used_tokens": used * BLOCK_SIZE,
+        "num_used_tokens": status.used_tokens,
         "num_total_tokens": total,
         "num_active_tokens": total,
         "num_prealloc_ready_tokens": 0,
-        "max_total_num_tokens": status.blocks_total * BLOCK_SIZE,
+        "max_total_num_tokens": status.kv_tokens,
         "max_running_requests": (load.model and load.model.max_running) or load.config.max_running,
-        "token_usage": round(used / max(status.blocks_total, 1), 4),
+        "token_usage": round(status.usage, 4),
         "gen_throughput": round(status.throughput, 2),
         "cache_hit_rate": round(load.hit_rate, 4),
     }
@@ -119,7 +118,7 @@ def _core(load: Load) -> dict[str, Any]:
 
 def _memory(load: Load) -> dict[str, Any]:
     weights = load.model.weight_bytes if load.model else 0
-    return {"weight_gb": round(weights / 2**30, 3), "token_capacity": load.status.blocks_total * BLOCK_SIZE}
+    return {"weight_gb": round(weights / 2**30, 3), "token_capacity": load.status.kv_tokens}
 
 
 def _speculative(status: EngineStatus) -> dict[str, Any]:

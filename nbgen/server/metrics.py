@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-from nbgen.engine_config import BLOCK_SIZE
 from nbgen.engine_state import EngineStatus
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.runs import Run
@@ -62,12 +61,11 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """The present gauges; the registry calls this, since this object is one of its collectors."""
         status = self._engine.status or EngineStatus()
-        used = status.blocks_total - status.blocks_free
         gauges = {
             "num_running_reqs": ("Sequences that run.", status.running),
             "num_queue_reqs": ("Sequences that wait.", status.waiting),
-            "num_used_tokens": ("Tokens of the KV cache that sequences use.", used * BLOCK_SIZE),
-            "token_usage": ("Share of the KV cache that sequences use.", used / max(status.blocks_total, 1)),
+            "num_used_tokens": ("Tokens of the KV cache that sequences use.", status.used_tokens),
+            "token_usage": ("Share of the KV cache that sequences use.", status.usage),
             "gen_throughput": ("Generated tokens a second.", status.throughput),
             "cache_hit_rate": (f"Cached share of the last {RECENT} prompts.", self.hit_rate),
             "spec_accept_rate": ("Share of the guessed tokens that came.", status.accept_rate),

@@ -12,9 +12,10 @@ from functools import partial
 from nbgen import __version__, sse
 from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration, ReleaseMemory, ResumeMemory
 from nbgen.engine_state import EngineStatus
-from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+from nbgen.errors import NbgenError, Unavailable
 from nbgen.messages import EmbedRequest, GenerateRequest
 from nbgen.protocols import sglang, sglang_answer, sglang_info, sglang_loads
+from nbgen.protocols.json_body import refuse_unsupported
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
@@ -139,10 +140,8 @@ class ResetPrefixCacheHandler(CacheHandler):
     """vLLM's route. What it can reset besides is refused."""
 
     async def post(self) -> None:
-        for name in ("reset_running_requests", "reset_external"):
-            if self.get_query_argument(name, "false").lower() not in ("false", "0"):
-                words = f"`{name}` is not supported by this server: leave it out, or give false"
-                raise InvalidRequest(words, field=name)
+        unset = dict.fromkeys(("reset_running_requests", "reset_external"), (None, False))
+        refuse_unsupported({n: self.get_query_argument(n, "0").lower() not in ("false", "0") for n in unset}, unset)
         await self.empty(0.0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from nbgen import sse
-from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols import kserve_checks, triton_generate
 from nbgen.protocols.inference import Inference, InferenceResponse
@@ -48,8 +47,8 @@ class GenerateHandler(KserveHandler):
         wanted, status = self.request.headers.get("endpoint-load-metrics-format", ""), self.engine.status
         if not (wanted and model.spec.decoupled and status and status.blocks_total):
             return
-        used = 1 - (status.blocks_free / status.blocks_total)
-        capacity = status.blocks_total * BLOCK_SIZE
+        used = status.usage
+        capacity = status.kv_tokens
         if (value := triton_generate.load_metrics(wanted, used, capacity)) is not None:
             self.set_header("endpoint-load-metrics", value)
 
