@@ -26,6 +26,9 @@ KINDS: list[dict[str, Any]] = [
     {"ebnf": 'root ::= "yes" | "no, " reason\nreason ::= [a-z]{1,9}'},
     {},
 ]
+#: A machine is busy for as many attempts at most; what it then says.
+TRIES = 5
+BUSY = "computed for less than half"
 #: Minutes to compile, on any machine.
 SLOW = "(" + "|".join(f"a{{0,{9000 - i}}}b{{0,{9000 - i}}}" for i in range(300)) + ")*"
 
@@ -97,7 +100,7 @@ def test_a_grammar_that_takes_too_long_holds_up_nobody_and_who_waits_for_it_can_
     sampling = {"regex": SLOW}
 
     def ask() -> None:
-        while not slow or slow[-1].status_code == 503:  # the machine was busy: ask again
+        while not slow or (slow[-1].status_code == 503 and len(slow) < TRIES):  # the machine was busy: ask again
             slow.append(post(server, sampling_params=sampling))
 
     caller = threading.Thread(target=ask)
@@ -113,8 +116,9 @@ def test_a_grammar_that_takes_too_long_holds_up_nobody_and_who_waits_for_it_can_
     assert aborted[0].status_code in (200, 400, 503)
     if aborted[0].status_code == 200:
         assert aborted[0].json()["meta_info"]["finish_reason"]["type"] == "abort"
-    assert slow[-1].status_code == 400
-    assert "longer than 10 s" in slow[-1].text or "too much memory" in slow[-1].text
+    reasons = ("longer than 10 s", "too much memory") if slow[-1].status_code == 400 else (BUSY,)
+    assert slow[-1].status_code == 400 or len(slow) == TRIES
+    assert any(reason in slow[-1].text for reason in reasons)
     assert post(server, sampling_params={"regex": "ab"}).json()["text"] == "ab"
     server.idle()
 
