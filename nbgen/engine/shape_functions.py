@@ -21,6 +21,7 @@ from nbgen.engine.later_module import imported_meanwhile
 KNOWN = {
     "2.13.": ("torch._opaque_base", "OpaqueBaseMeta"),
     "2.14.": ("torch._custom_class_base", "CustomClassBaseMeta"),
+    "2.15.": ("torch._custom_class_base", "CustomClassBaseMeta"),
 }
 SHAPES = "torch._meta_registrations"
 #: How the names of modules begin that only those functions import.
