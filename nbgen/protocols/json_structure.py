@@ -45,7 +45,7 @@ def check_structure(body: memoryview, *, values: int | None = None) -> None:
 
 def why_malformed(body: memoryview, error: msgspec.DecodeError | UnicodeDecodeError) -> str:
     """msgspec's message for malformed JSON, or a better one for NaN and Infinity, which Python's json module writes."""
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):  # msgspec's own error since 0.23
         return NOT_UTF8
     place = re.search(r"\(byte (\d+)\)", str(error))
     near = body[max(0, int(place[1]) - 2) : int(place[1]) + 8] if place else b""

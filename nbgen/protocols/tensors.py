@@ -116,7 +116,7 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
             count += len(values)
     except msgspec.ValidationError:  # a number that is too large for any type
         raise InvalidRequest(f"a value is out of range of {datatype}") from None
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, msgspec.DecodeError):  # the latter since msgspec 0.23
         raise InvalidRequest(NOT_UTF8) from None
     return Binary(parts).joined() if parts else memoryview(b""), count
 
