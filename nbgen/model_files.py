@@ -219,7 +219,7 @@ def _check_tokenizer(folder: Path, architecture: dict[str, Any], name: str) -> N
     if (folder / TOKENIZER).is_file():
         try:
             _object_decoder.decode((folder / TOKENIZER).read_bytes())
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise ModelError(f"{TOKENIZER} of {name} is damaged: it holds no JSON object") from None
     found = {path for pattern in VOCABULARIES for path in folder.glob(pattern)}
     if found - {folder / "tokenizer_config.json"}:

@@ -78,7 +78,7 @@ class _Lists:
             file = folder / f"models-{_state(self._models)}.msgpack"
             try:
                 kept = msgspec.msgpack.decode(file.read_bytes(), type=_Kept)
-            except (OSError, msgspec.DecodeError):
+            except (OSError, ValueError):
                 names = self._make(self._models)
                 drop_unused(folder, "models-*.msgpack")
                 with suppress(OSError):  # a full disk does not stop an engine from starting

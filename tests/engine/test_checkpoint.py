@@ -238,6 +238,13 @@ def test_a_folder_without_a_tokenizer_is_no_model(folder: Path) -> None:
     assert find(folder) == folder
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"a', b'{"\xff": 1}', b"[" * 9999])
+def test_a_damaged_tokenizer_is_said_to_be_damaged(folder: Path, content: bytes) -> None:
+    (folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"tokenizer\.json of .* is damaged: it holds no JSON object"):
+        find(folder)
+
+
 def test_a_type_that_transformers_does_not_know_is_refused_before_it_is_imported(folder: Path) -> None:
     edit(folder / "config.json", model_type="frobnicator")
     with pytest.raises(ModelError, match="'frobnicator', which is no causal language model"):
