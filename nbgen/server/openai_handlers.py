@@ -44,7 +44,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     async def respond(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
-        requests = await self.ready(call)
+        requests = self._cut(call, await self.ready(call))
         self._answer_to = openai_answer.Answer(call, self.model_name(call))
         await self.generate(requests, stream=call.stream)
 
@@ -53,6 +53,12 @@ class CallHandler(OpenaiHandler, GenerationHandler):
         self.names, adapter = call.names, self._adapter(call.model)
         requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
         return await self.with_media(requests, call.media)
+
+    def _cut(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
+        """The requests, to be cut to the context where the owner wants that: texts at their end, chats by old turns."""
+        if not self.app.server_options.truncate:
+            return requests
+        return [msgspec.structs.replace(r, fit=True, truncate=not call.chat, drop_oldest=call.chat) for r in requests]
 
     def model_name(self, call: Call) -> str:
         """The model name in the answer: the caller's name of an adapter, or the served model's."""
