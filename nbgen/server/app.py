@@ -84,7 +84,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         "some, or a JSON object."
     ).tag(config=True)
     allow_auto_truncate = Bool(
-        False, help="Cut prompts, chats by their oldest turns, and limits that the context does not hold: no refusals."
+        False, help="Cut limits, ends of prompts and old turns that the context does not hold, instead of refusing them."
     ).tag(config=True)
     adapters = Dict(
         key_trait=Unicode(),

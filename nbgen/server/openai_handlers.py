@@ -51,14 +51,15 @@ class CallHandler(OpenaiHandler, GenerationHandler):
     async def ready(self, call: Call) -> list[GenerateRequest]:
         """The call's requests with adapters and media. Raises an error for those that are missing or not allowed."""
         self.names, adapter = call.names, self._adapter(call.model)
-        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
+        fit = self.app.server_options.truncate
+        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter, fit=r.fit or fit) for r in call.requests]
         return await self.with_media(requests, call.media)
 
     def _cut(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
         """The requests, to be cut to the context where the owner wants that: texts at their end, chats by old turns."""
         if not self.app.server_options.truncate:
             return requests
-        return [msgspec.structs.replace(r, fit=True, truncate=not call.chat, drop_oldest=call.chat) for r in requests]
+        return [msgspec.structs.replace(r, truncate=not call.chat, drop_oldest=call.chat) for r in requests]
 
     def model_name(self, call: Call) -> str:
         """The model name in the answer: the caller's name of an adapter, or the served model's."""

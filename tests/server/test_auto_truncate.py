@@ -39,6 +39,16 @@ def test_the_oldest_turns_of_a_chat_make_room_for_its_answer(client: openai.Open
         client.chat.completions.create(messages=[{"role": "user", "content": "hello " * 200}], **GREEDY)
 
 
+def test_a_response_gets_what_is_left_and_says_itself_whether_turns_are_dropped(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = GREEDY | {"max_output_tokens": 1000}
+    usage = client.responses.create(input=TITLE, **asked).usage
+    assert CONTEXT - 8 <= usage.total_tokens < CONTEXT
+    turns: list[Any] = [{"role": "user", "content": "hello " * 30}] * 4
+    with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
+        client.responses.create(input=turns, **asked)
+    assert client.responses.create(input=turns, truncation="auto", **asked).usage.input_tokens > CONTEXT // 3
+
+
 def test_a_completions_prompt_is_cut_at_its_end(client: openai.OpenAI) -> None:
     text = "Once upon a time " * 100
     answer = client.completions.create(prompt=text, max_tokens=1000, echo=True, **GREEDY)
