@@ -282,10 +282,11 @@ class Admission:
     def _holds(self, tried: dict[int, Prompt], request: GenerateRequest) -> bool:
         """Whether the prompt leaves room for its answer: `max_new_tokens`, or a quarter of `_room` if none is given.
 
-        `tried` keeps the last prompt that does, by its number of messages, so that its media are decoded once.
+        A `max_new_tokens` that may be cut need not have more than that quarter. `tried` keeps the last prompt that
+        does, by its number of messages, so that its media are decoded once.
         """
-        asked = request.params.max_new_tokens
-        budget = asked if isinstance(asked, int) else self._room // 4
+        asked, quarter = request.params.max_new_tokens, self._room // 4
+        budget = quarter if not isinstance(asked, int) else min(asked, quarter) if request.fit else asked
         try:
             made = self._made(request)
         except PromptTooLong:

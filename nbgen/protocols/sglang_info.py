@@ -41,7 +41,8 @@ class ServerOptions(NamedTuple):
     """What the server's owner decides about `/generate`, unless a request says otherwise.
 
     Chunks of a stream come every `interval` tokens and are cumulative unless `incremental`. `preferred` are sampling
-    parameters. `truncate` cuts prompts and max_new_tokens that the context does not hold.
+    parameters. `truncate` cuts prompts and max_new_tokens that the context does not hold: of OpenAI's dialect, too,
+    but for the prompts of its responses, which say themselves whether they may be cut.
     """
 
     interval: int = 1

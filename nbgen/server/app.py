@@ -84,7 +84,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         "some, or a JSON object."
     ).tag(config=True)
     allow_auto_truncate = Bool(
-        False, help="Cut prompts and max_new_tokens that the context does not hold, instead of refusing them."
+        False, help="Instead of refusing what the context does not hold, cut limits, prompts and old turns."
     ).tag(config=True)
     adapters = Dict(
         key_trait=Unicode(),

@@ -44,15 +44,22 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     async def respond(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
-        requests = await self.ready(call)
+        requests = self._cut(call, await self.ready(call))
         self._answer_to = openai_answer.Answer(call, self.model_name(call))
         await self.generate(requests, stream=call.stream)
 
     async def ready(self, call: Call) -> list[GenerateRequest]:
         """The call's requests with adapters and media. Raises an error for those that are missing or not allowed."""
         self.names, adapter = call.names, self._adapter(call.model)
-        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
+        fit = self.app.server_options.truncate
+        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter, fit=r.fit or fit) for r in call.requests]
         return await self.with_media(requests, call.media)
+
+    def _cut(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
+        """The requests, to be cut to the context where the owner wants that: texts at their end, chats by old turns."""
+        if not self.app.server_options.truncate:
+            return requests
+        return [msgspec.structs.replace(r, truncate=not call.chat, drop_oldest=call.chat) for r in requests]
 
     def model_name(self, call: Call) -> str:
         """The model name in the answer: the caller's name of an adapter, or the served model's."""
