@@ -9,10 +9,12 @@ import difflib
 import re
 import shlex
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
+
+Magic = TypeVar("Magic", bound=Callable[..., Any])
 
 #: Words as a shell splits them, up to the first that begins with a #.
 _BEFORE_COMMENT = re.compile(r"""(?:\s*+(?!\#)(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])++)*+\s*+(?=\#)""")
@@ -69,6 +71,14 @@ def asks_for_help(line: str) -> bool:
     except ValueError:  # a quote is left open; `parsed` reports it
         return False
     return not {"--help", "-h"}.isdisjoint(words)
+
+
+def plain_help(magic: Magic) -> Magic:
+    """The magic, with help in plain text: from Python 3.14 on argparse colours it in a notebook."""
+    parser = magic.parser  # type: ignore[attr-defined]  # from `magic_arguments`
+    parser.color = False
+    magic.__doc__ = parser.format_help()
+    return magic
 
 
 def help_text(magic: Any) -> str:

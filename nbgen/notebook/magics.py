@@ -28,6 +28,7 @@ from nbgen.notebook.magic_line import (
     below_comments,
     help_text,
     parsed,
+    plain_help,
     unescaped,
     without_comment,
     without_semicolon,
@@ -70,6 +71,7 @@ class NbgenMagics(Magics):
         self.errors = CellErrors()
         self.matcher = matcher(shell, {"%nbgen": self.manage.parser, "%%nbgen": self.ask.parser}, ACTIONS, self.errors)
 
+    @plain_help
     @magic_arguments("nbgen")
     @argument(
         "action", nargs="?", default="status", help="status (default), load, unload, models, monitor, fix or connect"
@@ -111,6 +113,7 @@ class NbgenMagics(Magics):
         return None if silent else value
 
     @no_var_expand
+    @plain_help
     @magic_arguments("%nbgen")
     @argument("--temperature", "-t", type=float, help=LINES["temperature"])
     @argument("--max-new-tokens", type=int, help="the longest answer, in tokens")

@@ -181,6 +181,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """The server's environment. Its own runtime folder hides it from other kernels, as it ends with this one.
 
     The server also writes its configuration there, since a home may be read-only, but still reads the user's.
+    Its log has no colours, which Jupyter asks for in kernels.
     """
     from jupyter_core.paths import jupyter_config_dir
 
@@ -189,7 +190,7 @@ def _environment(folder: Path) -> dict[str, str]:
         users = [mine.get("JUPYTER_CONFIG_PATH"), jupyter_config_dir()]
         mine["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, users))
         (folder / "migrated").touch()  # or Jupyter would migrate files of an old IPython
-    return {**mine, "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_CONFIG_DIR": str(folder)}
+    return {**mine, "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_CONFIG_DIR": str(folder), "PYTHON_COLORS": "0"}
 
 
 def sizes(**given: int | None) -> dict[str, int]:

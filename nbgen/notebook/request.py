@@ -118,6 +118,8 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
         raise InvalidRequest(f"{takes}: put a message alone into a list, [{prompt!r:.80}]")
     if hasattr(prompt, "columns"):  # a DataFrame, which iterates over its columns' names
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}: nbgen.map asks for each of its rows")
+    if hasattr(prompt, "interpolations"):  # a t-string, which iterates over its parts
+        raise InvalidRequest(f"{takes}, got {type(prompt).__name__}: an f-string is a text")
     if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
     turns = list(prompt)

@@ -72,6 +72,9 @@ def _process(channel: int, how: How) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Our environment, with OpenMP's busy waiting kept short: cores are shared with kernels and a browser."""
-    fixed = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    """Our environment, with OpenMP's busy waiting kept short: cores are shared with kernels and a browser.
+
+    What it says of errors has no colours, which Jupyter asks for in kernels: the log and clients take plain text.
+    """
+    fixed = {"PYTHONUNBUFFERED": "1", "PYTHON_COLORS": "0", "TOKENIZERS_PARALLELISM": "false"}
     return {"GOMP_SPINCOUNT": "10000"} | os.environ | fixed

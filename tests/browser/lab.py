@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -315,7 +316,9 @@ def await_answer(ask: Callable[[], object], process: subprocess.Popen[bytes], lo
         try:
             ask()
             return
-        except OSError:
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # newer Pythons warn of one that is left open
             time.sleep(0.1)
     raise RuntimeError(f"it did not start:\n{log.read_text()[-3000:]}")
 

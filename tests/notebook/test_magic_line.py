@@ -1,6 +1,9 @@
 """How the first line of a magic is read."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +106,24 @@ def test_help_lists_all_options(shell: InteractiveShell) -> None:
     assert shell.user_ns["_"].messages[0]["content"] == "explain what -h means"
     shell.run_line_magic("unload_ext", "nbgen")
     assert shell.input_transformers_cleanup[0].__name__ != "one_line"
+
+
+#: In a process of its own, since the magics' help is made as they are imported.
+HELP = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "nbgen")
+for kind in ("line", "cell"):
+    print(shell.find_magic("nbgen", kind).__doc__, end="<>")
+shell.run_line_magic("nbgen", "--help")
+"""
+
+
+def test_help_is_plain_text_where_a_kernel_has_colours(tmp_path: Path) -> None:
+    environment = {**os.environ, "FORCE_COLOR": "1", "IPYTHONDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", HELP], env=environment, check=True, capture_output=True, text=True)
+    assert "\x1b" not in done.stdout
+    line, cell, printed = done.stdout.split("<>")
+    assert line.startswith("::\n\n  %nbgen [--quantization KIND]")
+    assert cell.startswith("::\n\n  %%nbgen [--temperature TEMPERATURE]")
+    assert printed.strip() == line.removeprefix("::").strip()

@@ -72,6 +72,14 @@ def test_where_no_server_can_be_started_that_is_said_at_once(tmp_path: Path, mon
         PrivateServer()
 
 
+def test_what_it_says_when_it_cannot_start_has_no_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tornado.py").write_text("raise ImportError('another tornado')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a kernel
+    with pytest.raises(ServerNotFound, match=r"did not start:[^\x1b]*\nImportError: another tornado\Z"):
+        PrivateServer()
+
+
 def test_a_panel_leaves_that_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failures.append)

@@ -1,5 +1,6 @@
 """What a person writes becomes the body of a run, or an error before anything is sent."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,9 @@ def test_mistakes_are_named(prompt: Any, options: dict[str, Any], words: str) ->
     with pytest.raises(InvalidRequest) as caught:
         body(prompt, **options)
     assert words in str(caught.value)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python has no t-strings")
+def test_a_t_string_is_no_text() -> None:
+    with pytest.raises(InvalidRequest, match="got Template: an f-string is a text"):
+        body(eval("t'{1} and {2}'"))

@@ -30,6 +30,14 @@ async def test_characters_are_whole_wherever_the_pipe_cuts_them(
     assert [record.args for record in caplog.records] == [(LINE,)] * 100 + [("half \ufffd",)]
 
 
+async def test_words_of_an_error_have_no_colours_where_a_kernel_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(engine_child, "COMMAND", ("-c", "raise ValueError('too much')"))
+    process = await EngineProcess.spawn(logging.getLogger("test"))
+    assert await process.end(PATIENCE) == "exit code 1"
+    assert process.last_words() == "ValueError: too much"
+
+
 async def test_what_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = socket.socketpair()
     monkeypatch.setattr(socket, "socketpair", lambda: pair)

@@ -50,7 +50,10 @@ class Model(torch.nn.Module):
         way = X[0].item()
         if way == 1: ctypes.PyDLL(None).sleep(3600)
         if way == 2: time.sleep(3)
-        if way == 3: sum(range(200_000_000))
+        if way == 3:
+            began = time.thread_time()
+            sum(range(10_000_000))
+            sum(range(int(30_000_000 / (time.thread_time() - began))))  # three seconds, however fast this Python is
         return X
 """
 #: The process, with more signs of life.
