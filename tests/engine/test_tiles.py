@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nbgen.engine import native, native_linear
-from nbgen.engine.native_linear import NativeLinear
+from nbgen.engine.native_linear import TILE_INPUTS, NativeLinear
 from tests.engine.test_native_decoder import Run, runner_of, saved
 
 #: Outputs and inputs: one tile, a panel and half of one, more inputs than a pass.
@@ -38,13 +38,17 @@ def made(outputs: int, inputs: int, *, bias: bool = True) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=bias, dtype=torch.bfloat16)
 
 
+def in_tiles(stock: nn.Linear) -> NativeLinear:
+    assert native_linear.readable(stock), "tiles are not used"
+    return NativeLinear(stock.weight, stock.bias)
+
+
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @torch.inference_mode()
 def test_it_is_the_linear_layer_and_a_row_is_the_same_whatever_is_beside_it(sizes: tuple[int, int], bias: bool) -> None:
     stock = made(*sizes, bias=bias)
-    assert native_linear.readable(stock)
-    ours, rows = NativeLinear(stock.weight, stock.bias), torch.randn(100, sizes[1]).bfloat16()
+    ours, rows = in_tiles(stock), torch.randn(100, sizes[1]).bfloat16()
     together = ours(rows)
     expected = rows.double() @ stock.weight.double().T + (stock.bias.double() if bias else 0)
     assert (together.double() - expected).abs().max() <= 5e-3 * expected.abs().max()
@@ -56,12 +60,32 @@ def test_it_is_the_linear_layer_and_a_row_is_the_same_whatever_is_beside_it(size
 
 @torch.inference_mode()
 def test_it_is_the_tiles_that_multiply() -> None:
-    """Their sums run over the inputs in order, which vectors' do not."""
-    stock, rows = made(32, 1088, bias=False), torch.randn(40, 1088).bfloat16()
-    sums = torch.zeros(40, 32)
-    for k in range(1088):
-        sums += rows[:, k, None].float() * stock.weight[:, k].float()
-    assert torch.equal(NativeLinear(stock.weight, stock.bias)(rows), sums.bfloat16())
+    """Of each 32 inputs the instruction adds up the even ones, and the odd ones, which nothing else does.
+
+    All sums would be zero but for what is rounded on the way, so that they tell in which order it was.
+    """
+    stock, half = made(32, 1088, bias=False), torch.randn(40, 544).bfloat16()
+    stock.weight[:, 544:] = stock.weight[:, :544]
+    rows, sums = torch.cat((half, -half), dim=1), torch.zeros(40, 32)
+    for k in range(0, 1088, TILE_INPUTS):
+        even, odd = torch.zeros(40, 32), torch.zeros(40, 32)
+        for i in range(k, k + TILE_INPUTS, 2):
+            even += rows[:, i, None].float() * stock.weight[:, i].float()
+            odd += rows[:, i + 1, None].float() * stock.weight[:, i + 1].float()
+        sums += even + odd
+    assert torch.equal(in_tiles(stock)(rows), sums.bfloat16())
+
+
+@torch.inference_mode()
+def test_numbers_too_small_to_be_normal_count_as_zero() -> None:
+    for number, weight, expected in (
+        (2.0**-100, 2.0**-30, 0),
+        (2.0**-100, 2.0**-26, 2.0**-121),
+        (2.0**100, 2.0**-130, 0),
+    ):
+        stock = made(16, 32, bias=False)
+        stock.weight.fill_(weight)
+        assert (in_tiles(stock)(torch.full((1, 32), number).bfloat16()) == expected).all()
 
 
 def test_a_model_s_layers_are_the_same_however_a_prompt_is_cut(tmp_path: Path) -> None:

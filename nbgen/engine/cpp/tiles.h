@@ -1,10 +1,12 @@
 // Products of bfloat16 in a processor's tile registers (Intel AMX): 16 outputs by 16 rows by 32 inputs in one instruction.
 //
 // Weights are read as they lie in memory; rows are packed once for all outputs, with pairs of inputs of 16 rows side by side. A sum
-// runs over the inputs in order, whatever rows are computed beside it and however the work is cut.
+// takes the inputs in order, 32 at a time, whatever rows are computed beside it and however the work is cut.
 
 #pragma once
 
+#include <cfloat>
+#include <cmath>
 #include <cstdlib>
 #include <vector>
 
@@ -32,20 +34,24 @@ inline void emulated_load(int tile, const void* from, int64_t stride) {
 inline void emulated_store(int tile, void* to, int64_t stride) {
     for (int i = 0; i < 16; i++) std::memcpy(static_cast<char*>(to) + i * stride, emulated()[tile].words[i], 64);
 }
+// As the instruction is documented: of its 32 inputs the even ones are summed, and the odd ones, each by fused multiplications from
+// zero on. Numbers too small to be normal count as zero, before and after.
+inline float normal(float number) { return std::fabs(number) < FLT_MIN ? std::copysign(0.0f, number) : number; }
+inline float number_of(uint32_t bits) {
+    float number;
+    std::memcpy(&number, &bits, sizeof number);
+    return normal(number);
+}
 inline void emulated_multiply(int to, int left, int right) {
-    const auto number = [](uint32_t bits) {
-        float value;
-        std::memcpy(&value, &bits, sizeof value);
-        return value;
-    };
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16; j++) {
-            float sum = number(emulated()[to].words[i][j]);
+            float even = 0, odd = 0;
             for (int k = 0; k < 16; k++) {
                 const uint32_t a = emulated()[left].words[i][k], b = emulated()[right].words[k][j];
-                sum += number(a << 16) * number(b << 16);
-                sum += number(a & 0xffff0000u) * number(b & 0xffff0000u);
+                even = normal(std::fma(number_of(a << 16), number_of(b << 16), even));
+                odd = normal(std::fma(number_of(a & 0xffff0000u), number_of(b & 0xffff0000u), odd));
             }
+            const float sum = normal(number_of(emulated()[to].words[i][j]) + normal(even + odd));
             std::memcpy(&emulated()[to].words[i][j], &sum, sizeof sum);
         }
 }
