@@ -56,7 +56,8 @@ class Panel(ServerWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         data, *metadata = super()._repr_mimebundle_(**options) or ({},)
-        kept = f"{self.title} needs the kernel that made it, and a page with widgets. What was written stands below."
+        needs = "It needs the kernel that made it, and a page with widgets. Whatever was written in it stands below."
+        kept = f"{self.title}\n{needs}"  # the first line is what JupyterLab shows of a collapsed output
         return ({**data, "text/plain": self._elsewhere if in_console() else kept}, *metadata)
 
     def _ipython_display_(self) -> None:

@@ -45,8 +45,9 @@ def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: Privat
 
 
 def test_where_no_widgets_are_shown_a_panel_says_what_it_needs(chat: Chat) -> None:
-    said = chat._repr_mimebundle_()[0]["text/plain"]
-    assert said.startswith("The chat panel needs the kernel that made it, and a page with widgets.")
+    name, needs = chat._repr_mimebundle_()[0]["text/plain"].splitlines()
+    assert name == "The chat panel"
+    assert needs.startswith("It needs the kernel that made it, and a page with widgets.")
 
 
 def test_options_are_checked_at_once(connected: PrivateServer) -> None:
