@@ -42,10 +42,7 @@ class Panel(ServerWidget):
 
     def __init__(self, *, servers: Sequence[AnyClient] = (), lasting: str = "", **traits: Any) -> None:
         """Runs may name `servers` beside the kernel's own. `lasting` is a chat that a later kernel can find again."""
-        try:
-            super().__init__(server_id=_server_id(), code=PanelCode.shared(), **traits)
-        except traitlets.TraitError as error:
-            raise InvalidRequest(str(error)) from None
+        super().__init__(server_id=_server_id(), code=PanelCode.shared(), **traits)
         self._runs = CommRuns(session.default_client, self.send, servers, lasting)
         self._transcript = Transcript()
         self._writing = threading.Lock()
