@@ -92,6 +92,7 @@ class Panel(ServerWidget):
                 self._transcript.update(self._written())
             except NbgenError:
                 return  # the transcript stays as it is until the server is there again
+            self.send({"type": "written", "panel": self.model_id, "length": self._transcript.length})
 
     def _write_another(self) -> None:
         """Start the transcript anew, for the panel shows another conversation, maybe a new one."""
@@ -105,6 +106,8 @@ class Panel(ServerWidget):
             self.send(message)
         elif kind == "expand":
             self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
+        elif kind == "transcript":  # a page that was loaded since has an old one
+            self.send({"type": "transcript", "data": self._transcript.written})
         elif kind == "code":
             self.code = PanelCode.anew(self.code)
         elif kind in ("ended", "kept"):

@@ -62,3 +62,17 @@ def test_an_answer_goes_on_where_its_cell_is_moved_though_the_server_keeps_no_ch
     expect(panel.answers).to_contain_text("1500 tokens")
     expect(panel.answers.get_by_role("alert")).to_have_count(0)
     notebook.leave()
+
+
+def test_the_transcript_is_kept_up_to_date_where_the_page_was_loaded_again(lab: Lab, page: Page) -> None:
+    """JupyterLab changes no output any more then that a cell displayed before."""
+    notebook = Notebook.of(page, lab, CHAT.replace("1500", "4"))
+    notebook.run(0)
+    panel = Panel(page)
+    for turn, question in enumerate(("one", "two"), 1):
+        panel.ask(question)
+        expect(panel.answers.nth(turn - 1)).to_contain_text("4 tokens")
+        expect(notebook.output(0)).to_contain_text(f"Transcript: {2 * turn} messages")
+        notebook.command("docmanager:save")
+        notebook.reload()
+    notebook.leave()

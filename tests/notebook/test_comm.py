@@ -90,14 +90,16 @@ def test_a_page_that_is_new_hears_of_a_run_whose_server_keeps_no_chats(connected
 
 def hears_of_a_run(runs: CommRuns, sent: list[dict[str, Any]]) -> None:
     question = {"role": "user", "content": "What is 3 + 4?"}
+    params = {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}
 
     def told() -> dict[str, Any]:
+        before = sum(message["type"] == "chat" for message in sent)
         runs.receive({"type": "chat", "chat": "moved"})
-        wait_for(lambda: sent[-1]["type"] == "chat", "it is answered")
-        return sent[-1]["snapshot"]
+        wait_for(lambda: sum(message["type"] == "chat" for message in sent) > before, "it is answered")
+        return [message["snapshot"] for message in sent if message["type"] == "chat"][-1]
 
     assert told()["turns"] == []
-    runs.start({"id": "r1", "chat": "moved", "messages": [question], "params": {"max_new_tokens": 40}})
+    runs.start({"id": "r1", "chat": "moved", "messages": [question], "params": params})
     begun = told()
     assert begun["run"]["run"] == "r1"
     asked, answer = begun["turns"]
