@@ -54,6 +54,11 @@ export class Frame {
     this.#written.close();
   }
 
+  /** An answer has ended that this page keeps in the notebook. */
+  kept() {
+    this.#written.expect();
+  }
+
   set busy(busy) {
     this.#busy = busy;
     this.#mark();

@@ -11,16 +11,23 @@ const SHOWN_MS = 500;
 export class Written {
   #model;
   #timer = 0;
+  #mine = false;
+  #asked = false;
   #id = ""; // of the widget
   #receive = (message) => {
     this.#id = message.panel ?? this.#id;
     if (message.type === "written") this.#later(message.length);
-    else if (message.type === "transcript") this.#renew(message.data);
+    else if (message.type === "transcript" && this.#asked) this.#renew(message.data);
   };
 
   constructor(model) {
     this.#model = model;
     model.on?.("msg:custom", this.#receive);
+  }
+
+  /** An answer has ended that this page keeps in the notebook: of several windows, one writes there. */
+  expect() {
+    this.#mine = true;
   }
 
   close() {
@@ -30,14 +37,18 @@ export class Written {
 
   /** The whole transcript is sent by the kernel only where the page has another one. */
   #later(length) {
+    if (!this.#mine) return;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
+      this.#mine = false;
       const others = this.#transcripts().some(([outputs, place]) => outputs.get(place).data[TEXT].length !== length);
+      this.#asked = others;
       if (others) tell(this.#model, { type: "transcript" });
     }, SHOWN_MS);
   }
 
   #renew(data) {
+    this.#asked = false;
     for (const [outputs, place] of this.#transcripts()) {
       const output = outputs.get(place).toJSON();
       if (outputs.get(place).data[TEXT] !== data[TEXT]) outputs.set(place, { ...output, data });
