@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import nbgen
+from nbgen.notebook.magics import ACTIONS
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("", "notebook", "protocols", "server", "engine")
 
@@ -48,3 +51,11 @@ def test_every_notebook_is_named() -> None:
         (ROOT / "README.md").read_text(encoding="utf-8").partition("\nnotebooks/ ")[2].partition("\nbenchmarks/ ")[0]
     )
     assert set(re.findall(r"\w+", named)) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
+def test_every_helper_and_every_action_of_the_magic_is_told_of() -> None:
+    """The classes are what helpers return or raise, but for the panels."""
+    above = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The way of a request")[0]
+    helpers = {name for name in (*nbgen.__all__, "map") if name.islower() and not name.startswith("_")}
+    told = set(re.findall(r"\bnbgen[. ](\w+)", above))
+    assert {*helpers, *ACTIONS, "Chat", "Stream"} - told == set()

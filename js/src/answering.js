@@ -131,6 +131,7 @@ export class Answering {
   #keep(turn) {
     const here = !this.elsewhere.has(turn);
     const { tree } = this.#conversation;
+    if (here) this.#frame.kept();
     tellTurns(this.#model, "ended", here ? tree.said : []);
     return here ? this.#frame.notebook.keep(this.#model.get("chat"), tree) : "";
   }

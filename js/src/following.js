@@ -1,19 +1,27 @@
-// Keeps the end of a growing text in sight while the reader is at the end. A reader who scrolls up, however slowly, is
-// not moved until the end is reached again.
+// Keeps the end of a growing text in sight while the reader is at the end, also where its place becomes narrower, or is
+// hidden for a while, as behind another tab. A reader who scrolls up, however slowly, is not moved until the end is
+// reached again.
 
 import { h } from "./dom.js";
 
 const NEAR = 24;
 const UP = ["ArrowUp", "PageUp", "Home"];
+/** What an image and a video tell when their height is known. */
+const SIZED = ["load", "loadedmetadata"];
 
 export class Following {
   #scroller;
   #follows = true;
   #up = false;
   #last = 0;
+  #away = false; // it was not shown when it was looked at last
 
-  constructor(scroller) {
+  /** `held()` returns whether the text must not move by itself, as when the reader points at it. */
+  constructor(scroller, held = () => false) {
     this.#scroller = scroller;
+    const stay = () => held() || this.#stay();
+    if (globalThis.ResizeObserver) new ResizeObserver(stay).observe(scroller);
+    for (const name of SIZED) scroller.addEventListener(name, stay, true);
     scroller.addEventListener("wheel", ({ deltaY }) => this.#turn(deltaY < 0), { passive: true });
     scroller.addEventListener("scroll", () => this.#look(), { passive: true });
     scroller.addEventListener("pointerdown", () => this.#turn(false), { passive: true });
@@ -52,6 +60,16 @@ export class Following {
     this.#up = false;
   }
 
+  /** What is around the text, or in it, has another size. Browsers forget the position of what leaves the page. */
+  #stay() {
+    const back = this.#away;
+    this.#away = this.#scroller.clientHeight === 0;
+    if (this.#away) return;
+    if (this.#follows) this.toEnd();
+    else if (back) this.#scroller.scrollTop = this.#last;
+    else this.#look();
+  }
+
   /** Called when the reader has left the end, or is there again. For subclasses. */
   changed() {}
 
@@ -68,6 +86,7 @@ export class Following {
   }
 
   #look() {
+    if (this.#away || this.#scroller.clientHeight === 0) return; // nobody sees its end
     const { scrollTop } = this.#scroller;
     const left = this.#room - scrollTop;
     if (this.#room <= 0 || (left <= 1 && !this.#up)) this.#follow(true);

@@ -3,6 +3,7 @@
 import { composing, DONE, focusOf, h } from "./dom.js";
 import { INSERT } from "./markdown.js";
 import { Notebook } from "./notebook.js";
+import { Written } from "./written.js";
 
 /** Time after which a screen reader has taken the text to read; most characters to read, about five minutes. */
 const HEARD_MS = 1000;
@@ -19,6 +20,7 @@ export class Frame {
   #bar = h("progress", { class: "nbgen-progress", "aria-label": "Loading model", max: 1 });
   #share = h("span", { "aria-hidden": "true" });
   #loading = h("span", { class: "nbgen-loading", hidden: true }, this.#bar, this.#share);
+  #written;
 
   /** `key(event)` is called for keys pressed within. `parts` are in the Tab key's order; CSS puts the head first. */
   constructor(model, { name, label, key, sized = false, tools = [], parts }) {
@@ -35,6 +37,7 @@ export class Frame {
       if (!composing(event)) key(event);
     });
     this.notebook = new Notebook(model, this.element);
+    this.#written = new Written(model);
     this.element.classList.toggle("nbgen-in-notebook", this.notebook.reachable);
     this.element.addEventListener(INSERT, ({ detail }) => this.#insert(detail));
     this.element.addEventListener(DONE, ({ detail }) => this.say(detail));
@@ -48,6 +51,12 @@ export class Frame {
 
   close() {
     this.notebook.close();
+    this.#written.close();
+  }
+
+  /** An answer has ended that this page keeps in the notebook. */
+  kept() {
+    this.#written.expect();
   }
 
   set busy(busy) {

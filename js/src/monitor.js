@@ -9,6 +9,8 @@ const WIDTH = 260;
 const HEIGHT = 44;
 /** Time after which a request without an answer is given up: a kernel's message may be dropped on the way. */
 const LOST_MS = 10_000;
+/** Facts of a server of another kind, which tells no more than its model's name. */
+const SILENT = "This server tells nothing of its memory, requests and speed.";
 const SVG = "http://www.w3.org/2000/svg";
 
 /** A number with its name, a bar for its share of the total, and a line of its past values. */
@@ -50,6 +52,7 @@ class Monitor {
   #memory = new Gauge("Memory", { bar: true, plot: true });
   #cache = new Gauge("KV cache", { bar: true });
   #requests = new Gauge("Requests");
+  #gauges = h("div", { class: "nbgen-gauges" }, ...[this.#rate, this.#memory, this.#cache, this.#requests].map((gauge) => gauge.element));
   #speed = new Rate();
   #speeds = new Series();
   #memories = new Series();
@@ -61,9 +64,8 @@ class Monitor {
     this.stop = button("Stop all", actions.stop, "End every request of this server, whoever asked");
     allow(this.stop, false);
     const head = h("div", { class: "nbgen-head" }, this.#title, this.#state, this.#progress, this.load, this.unload, this.stop);
-    const gauges = [this.#rate, this.#memory, this.#cache, this.#requests].map((gauge) => gauge.element);
     const label = { class: "nbgen-monitor", tabindex: -1, role: "group", "aria-label": "Model server" }; // takes the focus as Frame's does
-    this.element = h("div", label, head, this.#facts, h("div", { class: "nbgen-gauges" }, ...gauges), this.#error);
+    this.element = h("div", label, head, this.#facts, this.#gauges, this.#error);
   }
 
   /** Show the server's report on its model; `seconds` is the time of the request. */
@@ -75,10 +77,12 @@ class Monitor {
     if (this.#state.textContent !== words) this.#state.textContent = words;
     if (answer.state !== this.element.dataset.state) this.#refusal = "";
     this.element.dataset.state = answer.state;
-    this.#facts.textContent = alive ? facts(answer.model) : "";
+    const silent = answer.state === "ready" && answer.model === null; // a server of another kind
+    this.#gauges.hidden = silent;
+    this.#facts.textContent = silent ? SILENT : alive ? facts(answer.model) : "";
     allow(this.load, !alive || answer.state === "released");
     this.load.textContent = answer.state === "released" ? "Resume" : "Load";
-    allow(this.unload, alive);
+    allow(this.unload, alive && !silent);
     this.#loading(answer.state === "ready" ? null : answer.progress);
     this.fail(answer.error || this.#refusal);
     this.#pulse((alive && answer.status) || {}, seconds);

@@ -27,13 +27,16 @@ export class Senses {
     const media = model?.media ?? [];
     this.#unloaded = !model;
     this.#files().offer(media);
-    return { ready: state === "ready", name, media };
+    return { known: state === "ready" && Boolean(model), name, media };
   }
 
-  /** Why the model takes no "image" or "audio"; "" if it does, or if that is unknown until the model is loaded. */
+  /**
+   * Why the model takes no "image" or "audio"; "" if it does, or if that is unknown: until the model is loaded, and of
+   * servers of other kinds, which do not tell.
+   */
   async refusal(kind) {
-    const { ready, name, media } = await this.offer();
-    if (!ready || media.includes(kind)) return "";
+    const { known, name, media } = await this.offer();
+    if (!known || media.includes(kind)) return "";
     const others = media.map((taken) => SENSES[taken]?.files ?? taken);
     const takes = others.length ? `takes text and ${others.join(" and ")}` : "takes text only";
     return `${name} ${takes}: ${SENSES[kind].files} need a model that ${SENSES[kind].verb}`;

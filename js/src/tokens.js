@@ -54,9 +54,7 @@ export class TokenView {
     text.addEventListener("focus", () => this.#current < 0 && this.#show(0));
     this.element = h("div", { class: "nbgen-tokenview" }, text, this.#box.element);
     this.scroller = text;
-    this.#following = new Following(text);
-    // Elements around it grow, too, and change its height. A token under the pointer is not scrolled away.
-    if (globalThis.ResizeObserver) new ResizeObserver(() => this.#current < 0 && this.#following.during(() => {})).observe(text);
+    this.#following = new Following(text, () => this.#current >= 0); // a token under the pointer is not scrolled away
     this.restart();
   }
 

@@ -24,9 +24,9 @@ class Scroller {
   }
 }
 
-function followed() {
+function followed(held) {
   const scroller = new Scroller();
-  const following = new Following(scroller);
+  const following = new Following(scroller, held);
   const grow = () => following.during(() => (scroller.scrollHeight += 20));
   following.toEnd();
   return { scroller, following, grow, left: () => scroller.scrollHeight - 100 - scroller.scrollTop };
@@ -144,4 +144,40 @@ test("a reader who has left the end has a button that leads back", () => {
   assert.ok(scroller.focused);
   following.during(() => (scroller.scrollHeight += 20));
   assert.equal(scroller.scrollTop, 420);
+});
+
+test("where its place has another size, the end stays in sight for who is there; what is not shown has no end", () => {
+  let resize;
+  globalThis.ResizeObserver = class {
+    constructor(changed) {
+      resize = changed;
+    }
+    observe() {}
+  };
+  try {
+    let held = false;
+    const { scroller, following, grow, left } = followed(() => held);
+    const narrower = () => ((scroller.scrollHeight += 50), resize());
+    narrower();
+    assert.equal(left(), 0);
+    scroller.scrollHeight += 50;
+    scroller.heard.load();
+    assert.equal(left(), 0);
+    held = true;
+    narrower();
+    assert.equal(left(), 50);
+    held = false;
+    scroller.scrollTop -= 200;
+    scroller.heard.scroll();
+    Object.assign(scroller, { clientHeight: 0, scrollHeight: 0 });
+    resize();
+    grow();
+    assert.equal(following.follows, false);
+    Object.assign(scroller, { clientHeight: 100, scrollHeight: 900, scrollTop: 0 });
+    grow();
+    resize();
+    assert.deepEqual([following.follows, scroller.scrollTop], [false, 300]);
+  } finally {
+    delete globalThis.ResizeObserver;
+  }
 });

@@ -51,6 +51,22 @@ test("a model that was unloaded because nobody asked it anything says so", async
   leave();
 });
 
+test("of a server of another kind nothing is shown that it does not tell", async () => {
+  const el = document.createElement("div");
+  const traits = { transport: "comm", interval_ms: SECOND };
+  const model = { get: (name) => traits[name], send: () => {}, on: (name, heard) => (model[name] = heard), off: () => {} };
+  const leave = await monitor.render({ model, el });
+  const button = (words) => [...el.elements()].find(({ tag, textContent }) => tag === "button" && textContent === words);
+  const gauges = () => [...el.elements()].find((element) => element.matches(".nbgen-gauges"));
+  const seen = (model_) => {
+    model["msg:custom"]({ type: "model", model: { state: "ready", name: "m", model: model_, status: null } });
+    return [gauges().hidden, /tells nothing of its memory/.test(el.textContent), button("Unload").attributes["aria-disabled"]];
+  };
+  assert.deepEqual(seen(null), [true, true, "true"]);
+  assert.deepEqual(seen({ model_type: "llama" }), [false, false, "false"]);
+  leave();
+});
+
 test("where the kernel turns to another server than the page's, the kernel is asked", async (context) => {
   context.mock.timers.enable({ apis: ["setInterval"] });
   context.mock.method(globalThis, "fetch", async () => Response.json({ server_id: "page", state: "ready", name: "m" }));

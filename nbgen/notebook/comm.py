@@ -100,8 +100,7 @@ class CommRuns:
 
     def said(self, chat: str) -> list[dict[str, Any]]:
         """The messages of a chat's newest run, and its answer so far."""
-        with self._lock:
-            newest = next((pieces for pieces in reversed(self._pieces.values()) if pieces.chat == chat), None)
+        newest = self._newest(chat)
         return newest.said if newest else []
 
     def asked(self, run: str) -> list[dict[str, Any]] | None:
@@ -113,6 +112,11 @@ class CommRuns:
         """The answers of the last runs so far, oldest first."""
         with self._lock:
             return [pieces.turn() for pieces in self._pieces.values()]
+
+    def _newest(self, chat: str) -> RunPieces | None:
+        """The newest run of a chat that is known here: servers of other kinds keep none, and others forget them."""
+        with self._lock:
+            return next((pieces for pieces in reversed(self._pieces.values()) if pieces.chat == chat), None)
 
     @property
     def _last(self) -> RunPieces | None:
@@ -159,7 +163,8 @@ class CommRuns:
             self._send({"type": "chat", "chat": chat, "error": str(error)})
             return
         once = {name: value for name, value in snapshot.items() if name != "messages"}  # its turns hold them already
-        self._send({"type": "chat", "chat": chat, "snapshot": once})
+        newest = None if once["run"] or once["turns"] else self._newest(chat)
+        self._send({"type": "chat", "chat": chat, "snapshot": newest.snapshot() if newest else once})
 
     def _model(self) -> None:
         try:
@@ -195,6 +200,7 @@ class RunPieces:
         self.choose = choose
         self.chat: str | None = body.get("chat")
         self.asked: list[dict[str, Any]] | None = body.get("messages")
+        self._prompt = {name: body.get(name) for name in ("prompt", "prefix_ids")}
         self.begun = threading.Event()
         self._send = send
         self._lock = threading.Lock()
@@ -261,6 +267,17 @@ class RunPieces:
         more = {"reasoning": reasoning, "tool_calls": calls}
         turn = {**end, "role": "assistant", "run": self.run, "content": text}
         return turn | {name: value for name, value in more.items() if value}
+
+    def snapshot(self) -> dict[str, Any]:
+        """The chat as far as this run tells, in the shape of a server's snapshot: a page that is new begins with it."""
+        turn = self.turn()
+        state = "error" if "error" in turn else "done" if "finish_reason" in turn else "running"
+        turns = [*self.asked, turn] if self.asked else []
+        return {
+            "chat": self.chat,
+            "run": {"run": self.run, "state": state, **self._prompt},
+            "turns": [{**each, "parent": place - 1 if place else None} for place, each in enumerate(turns)],
+        }
 
     def _flush(self) -> None:
         part = self._deltas[self._sent :]

@@ -12,7 +12,7 @@ from typing import Any
 
 import traitlets
 
-from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.errors import NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.panel_code import STATIC
 from nbgen.notebook.server_widget import ServerWidget
@@ -30,10 +30,7 @@ class Monitor(ServerWidget):
 
     def __init__(self, *, interval_ms: int = 1000, transport: str = "auto") -> None:
         server_id = session.default_client().hello()["server_id"]
-        try:
-            super().__init__(server_id=server_id, interval_ms=interval_ms, transport=transport)
-        except traitlets.TraitError as error:
-            raise InvalidRequest(str(error)) from None
+        super().__init__(server_id=server_id, interval_ms=interval_ms, transport=transport)
         self.on_msg(lambda _, message, buffers: self._receive(message))
 
     def __repr__(self) -> str:

@@ -42,10 +42,7 @@ class Panel(ServerWidget):
 
     def __init__(self, *, servers: Sequence[AnyClient] = (), lasting: str = "", **traits: Any) -> None:
         """Runs may name `servers` beside the kernel's own. `lasting` is a chat that a later kernel can find again."""
-        try:
-            super().__init__(server_id=_server_id(), code=PanelCode.shared(), **traits)
-        except traitlets.TraitError as error:
-            raise InvalidRequest(str(error)) from None
+        super().__init__(server_id=_server_id(), code=PanelCode.shared(), **traits)
         self._runs = CommRuns(session.default_client, self.send, servers, lasting)
         self._transcript = Transcript()
         self._writing = threading.Lock()
@@ -56,7 +53,8 @@ class Panel(ServerWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         data, *metadata = super()._repr_mimebundle_(**options) or ({},)
-        kept = f"{self.title} needs the kernel that made it, and a page with widgets. What was written stands below."
+        needs = "It needs the kernel that made it, and a page with widgets. Whatever was written in it stands below."
+        kept = f"{self.title}\n{needs}"  # the first line is what JupyterLab shows of a collapsed output
         return ({**data, "text/plain": self._elsewhere if in_console() else kept}, *metadata)
 
     def _ipython_display_(self) -> None:
@@ -94,6 +92,7 @@ class Panel(ServerWidget):
                 self._transcript.update(self._written())
             except NbgenError:
                 return  # the transcript stays as it is until the server is there again
+            self.send({"type": "written", "panel": self.model_id, "length": self._transcript.length})
 
     def _write_another(self) -> None:
         """Start the transcript anew, for the panel shows another conversation, maybe a new one."""
@@ -107,6 +106,8 @@ class Panel(ServerWidget):
             self.send(message)
         elif kind == "expand":
             self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
+        elif kind == "transcript":  # a page that was loaded since has an old one
+            self.send({"type": "transcript", "data": self._transcript.written})
         elif kind == "code":
             self.code = PanelCode.anew(self.code)
         elif kind in ("ended", "kept"):

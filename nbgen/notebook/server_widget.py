@@ -5,15 +5,19 @@ Knows which server it is; nothing of the requests.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 from weakref import WeakSet
 
 import anywidget
 import traitlets
 
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.remote import AnyClient
+
+#: How traitlets begins, for the argument that a person gave.
+_TRAIT = re.compile(r"^The (?:value of the )?'(\w+)' trait of an? \w+ instance ")
 
 
 class ServerWidget(anywidget.AnyWidget):
@@ -27,7 +31,10 @@ class ServerWidget(anywidget.AnyWidget):
     _all: ClassVar[WeakSet[ServerWidget]] = WeakSet()
 
     def __init__(self, **traits: Any) -> None:
-        super().__init__(**traits)
+        try:
+            super().__init__(**traits)
+        except traitlets.TraitError as error:
+            raise InvalidRequest(_TRAIT.sub(r"\1 ", str(error)).rstrip(".")) from None
         self._all.add(self)
 
     @classmethod

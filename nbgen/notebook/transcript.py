@@ -37,6 +37,16 @@ class Transcript:
     def shown(self) -> bool:
         return self._output.shown
 
+    @property
+    def written(self) -> Bundle:
+        """What it shows now."""
+        return self._written
+
+    @property
+    def length(self) -> int:
+        """The length of its Markdown as JavaScript counts it."""
+        return len(self._written["text/markdown"].encode("utf-16-le", "surrogatepass")) // 2
+
     def show(self) -> None:
         """Add one more output with the content so far; front ends change it together with the earlier ones."""
         self._open = in_report()

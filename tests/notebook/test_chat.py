@@ -45,8 +45,9 @@ def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: Privat
 
 
 def test_where_no_widgets_are_shown_a_panel_says_what_it_needs(chat: Chat) -> None:
-    said = chat._repr_mimebundle_()[0]["text/plain"]
-    assert said.startswith("The chat panel needs the kernel that made it, and a page with widgets.")
+    name, needs = chat._repr_mimebundle_()[0]["text/plain"].splitlines()
+    assert name == "The chat panel"
+    assert needs.startswith("It needs the kernel that made it, and a page with widgets.")
 
 
 def test_options_are_checked_at_once(connected: PrivateServer) -> None:
@@ -230,7 +231,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True).execute()
     panel, transcript = notebook.cells[0].outputs
-    assert panel.data["text/plain"].startswith("The chat panel needs the kernel")
+    assert panel.data["text/plain"].startswith("The chat panel\nIt needs the kernel")
     assert transcript.data["text/plain"].startswith("You: hello\n\nModel: ")
     assert transcript.data["text/markdown"].startswith("<details open><summary>Transcript: 2 messages")
     _, comparison = notebook.cells[2].outputs

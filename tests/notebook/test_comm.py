@@ -1,5 +1,6 @@
 """The transport through the kernel: runs in numbered pieces, a model's memory, and failures in words."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,33 @@ def test_pieces_are_sent_again_from_where_they_are_missing() -> None:
     sent.clear()
     pieces.send_from(2)
     assert [message.get("text") or message["event"] for message in sent] == ["cd", "done"]
+
+
+def test_a_page_that_is_new_hears_of_a_run_whose_server_keeps_no_chats(connected: PrivateServer) -> None:
+    with closing(nbgen.connect(connected.url.removesuffix("nbgen/"), connected.client.token, kind="openai")) as other:
+        sent: list[dict[str, Any]] = []
+        hears_of_a_run(CommRuns(lambda: other, sent.append), sent)
+
+
+def hears_of_a_run(runs: CommRuns, sent: list[dict[str, Any]]) -> None:
+    question = {"role": "user", "content": "What is 3 + 4?"}
+    params = {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}
+
+    def told() -> dict[str, Any]:
+        before = sum(message["type"] == "chat" for message in sent)
+        runs.receive({"type": "chat", "chat": "moved"})
+        wait_for(lambda: sum(message["type"] == "chat" for message in sent) > before, "it is answered")
+        return [message["snapshot"] for message in sent if message["type"] == "chat"][-1]
+
+    assert told()["turns"] == []
+    runs.start({"id": "r1", "chat": "moved", "messages": [question], "params": params})
+    begun = told()
+    assert begun["run"]["run"] == "r1"
+    asked, answer = begun["turns"]
+    assert asked == {**question, "parent": None}
+    assert (answer["run"], answer["parent"]) == ("r1", 0)
+    wait_for(lambda: any(message.get("event") == "done" for message in sent), "the run ended")
+    ended = told()
+    assert ended["run"]["state"] == "done"
+    assert ended["turns"][1]["content"] == collected(sent, "r1") != ""
+    assert ended["turns"][1]["finish_reason"]["type"] == "length"

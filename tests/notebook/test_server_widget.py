@@ -7,6 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nbgen
+from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.chat import Chat
 from nbgen.notebook.private_server import PrivateServer
@@ -44,3 +45,18 @@ def test_a_panel_is_displayed_with_what_goes_beside_it(
     with capture_output() as shown:
         chat._ipython_display_()
     assert (shown.outputs[0].data, shown.outputs[0].metadata) == ({"text/plain": "panel"}, beside)
+
+
+def test_an_argument_that_no_panel_takes_is_named_as_it_was_given(connected: PrivateServer) -> None:
+    for make, words in (
+        (lambda: nbgen.Chat(height=5), "height should not be less than 220, but a value of 5 was specified"),
+        (lambda: nbgen.Chat(transport="x"), "transport expected any of ['auto', 'direct', 'comm'], not the str 'x'"),
+        (lambda: nbgen.Stream(5), "prompt expected a unicode string, not the int 5"),
+        (
+            lambda: nbgen.monitor(interval_ms=1),
+            "interval_ms should not be less than 200, but a value of 1 was specified",
+        ),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            make()
+        assert str(refused.value) == words
