@@ -75,6 +75,8 @@ class XGrammarBackend:
         try:
             compiled = self._compile(grammar)
         except (RuntimeError, ValueError, TypeError) as error:
+            if str(error).endswith("std::bad_alloc"):
+                raise MemoryError from None
             if grammar.kind == "ebnf" and "::=" not in grammar.text:
                 raise GrammarError(NO_RULES) from None
             raise GrammarError.of_library(error) from None

@@ -252,10 +252,13 @@ def _agrees(
     """Whether the runner's scores are the expected ones. `observed`: see meanwhile which layers can take adapters."""
     try:
         with runner.lora.observed() if observed else nullcontext():
-            return all(
+            agrees = all(
                 trial.same(got, expected[index][row], runner.model.dtype)
                 for index, row, got in trial.pieces(runner, prompts, steps)
             )
+        if not agrees:
+            log.info("tier %s gives other scores than the model itself", runner.tier)
+        return agrees
     except Exception as error:  # a model may raise anything if this runner does not suit it
         if memory.ran_out(error):
             raise

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -79,6 +81,18 @@ def test_what_takes_too_much_memory_is_refused_without_a_trace(
         compiler.submit(Grammar("json_schema", json.dumps(schema))).result()
     compiler.close()
     assert capfd.readouterr().err == ""
+
+
+def test_c_s_word_for_no_memory_is_not_shown(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """xgrammar raises it or ends its process, as the place where memory runs out has it."""
+    backend = XGrammarBackend.from_tokenizer(AutoTokenizer.from_pretrained(tiny_model), 264, {0})
+
+    def compile_json_schema(schema: str, **options: Any) -> None:
+        raise RuntimeError("std::bad_alloc")
+
+    monkeypatch.setattr(backend, "_compiler", SimpleNamespace(compile_json_schema=compile_json_schema))
+    with pytest.raises(MemoryError):
+        backend.compile(Grammar("json_schema", "{}"))
 
 
 @pytest.mark.parametrize("quick", [0, PATIENCE])

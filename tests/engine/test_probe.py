@@ -35,6 +35,22 @@ def test_where_kernels_do_not_fit_torchs_own_attention_serves(
     assert (runner.tier, type(runner.attention)) == ("A", ReferenceAttention)
 
 
+class Wrong(ReferenceAttention):
+    """Attention on a machine that computes it wrongly."""
+
+    def attend(self, *given: Any) -> torch.Tensor:
+        return super().attend(*given) + 1
+
+
+def test_where_scores_are_others_the_model_runs_as_it_is_and_the_log_says_so(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(model_runner, "attention_for", lambda _: Wrong())
+    with caplog.at_level("INFO"):
+        assert probe.choose_runner(model, copies_weights=False).tier == "C"
+    assert "tier A gives other scores than the model itself" in caplog.text
+
+
 @pytest.mark.parametrize("place", [(probe, "_stock_scores"), (ModelRunner, "run")])
 def test_a_model_that_leaves_no_memory_is_refused_with_words(
     place: tuple[Any, str], model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch

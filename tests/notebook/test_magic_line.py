@@ -45,7 +45,7 @@ def test_what_follows_a_hash_is_a_comment(shell: InteractiveShell) -> None:
     readme = re.findall(
         r"^%nbgen .*#.*$", (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert [line.split()[1] for line in readme] == ["load", "#", "unload"]
+    assert [line.split()[1] for line in readme] == ["load", "#", "models", "unload"]
     assert "there is no folder './my-model'" in run(shell, readme[0])[0]
     assert "ready" in run(shell, readme[1])[0]
     assert "| loaded |" in run(shell, "%nbgen models # whose engine's ready?")[0]
