@@ -190,6 +190,7 @@ export class Compare {
     if (left) return;
     this.#compose.busy = false;
     this.#frame.rest(ready(this.#cells));
+    if (this.#round && this.#cells.some(({ run }) => run?.startsWith(this.#round))) this.#frame.kept();
     tell(this.#model, { type: "ended" });
   }
 

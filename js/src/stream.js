@@ -191,6 +191,7 @@ export class Stream {
     this.#live = false;
     this.#compose.busy = false;
     this.#rest(words);
+    if (this.#run === this.#own) this.#frame.kept();
     tell(this.#model, { type: "ended" });
   }
 

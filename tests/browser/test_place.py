@@ -76,3 +76,19 @@ def test_the_transcript_is_kept_up_to_date_where_the_page_was_loaded_again(lab: 
         notebook.command("docmanager:save")
         notebook.reload()
     notebook.leave()
+
+
+def test_so_are_those_of_a_text_and_of_a_comparison(lab: Lab, page: Page) -> None:
+    options = "max_new_tokens=4, ignore_eos=True"
+    cells = (f"import nbgen\nnbgen.Stream('one', {options})", f"nbgen.compare('one', temperature=[0, 1], {options})")
+    notebook = Notebook.of(page, lab, *cells)
+    notebook.run_all()
+    expect(notebook.output(1)).to_contain_text("2 answers ready")
+    notebook.command("docmanager:save")
+    notebook.reload()
+    for index, (button, prompt) in enumerate((("Continue", "two"), ("Run", "three"))):
+        shown = notebook.output(index)
+        shown.get_by_role("textbox", name="Prompt").fill(prompt)
+        shown.get_by_role("button", name=button, exact=True).click()
+        expect(shown.locator(".jp-RenderedMarkdown")).to_contain_text(prompt)
+    notebook.leave()
