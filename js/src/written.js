@@ -8,6 +8,16 @@ const TEXT = "text/markdown";
 /** After it has changed a transcript, the kernel says so; Jupyter may take so long to show that. */
 const SHOWN_MS = 500;
 
+/** The checksum of RFC 1950 of a text in UTF-8, as Python's zlib has it. */
+export function adler32(text) {
+  let [sum, sums] = [1, 0];
+  for (const byte of new TextEncoder().encode(text)) {
+    sum = (sum + byte) % 65521;
+    sums = (sums + sum) % 65521;
+  }
+  return sums * 65536 + sum;
+}
+
 export class Written {
   #model;
   #timer = 0;
@@ -16,7 +26,7 @@ export class Written {
   #id = ""; // of the widget
   #receive = (message) => {
     this.#id = message.panel ?? this.#id;
-    if (message.type === "written") this.#later(message.length);
+    if (message.type === "written") this.#later(message.checksum);
     else if (message.type === "transcript" && this.#asked) this.#renew(message.data);
   };
 
@@ -36,12 +46,12 @@ export class Written {
   }
 
   /** The whole transcript is sent by the kernel only where the page has another one. */
-  #later(length) {
+  #later(checksum) {
     if (!this.#mine) return;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.#mine = false;
-      const others = this.#transcripts().some(([outputs, place]) => outputs.get(place).data[TEXT].length !== length);
+      const others = this.#transcripts().some(([outputs, place]) => adler32(outputs.get(place).data[TEXT]) !== checksum);
       this.#asked = others;
       if (others) tell(this.#model, { type: "transcript" });
     }, SHOWN_MS);

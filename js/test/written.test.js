@@ -1,8 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
-import { Written } from "../src/written.js";
+import { adler32, Written } from "../src/written.js";
 
+// By Python's zlib.adler32, of "old" and of what is as long.
+const OLD = 42729792;
+const NEW = 42860875;
 const VIEW = "application/vnd.jupyter.widget-view+json";
 
 /** A page's list of a cell's outputs, as JupyterLab has it. */
@@ -20,24 +23,28 @@ test("where a page does not change the transcript by itself, the panel does, and
   const cells = [{ outputs: own }, { outputs: beside }, {}];
   const model = { widget_manager: { context: { model: { cells } } }, send: (message) => sent.push(message), on: (_, heard) => (model.heard = heard), off: () => (model.heard = null) };
   const written = new Written(model);
-  model.heard({ type: "written", panel: "own", length: 5 });
+  model.heard({ type: "written", panel: "own", checksum: NEW });
   context.mock.timers.tick(1000);
   assert.deepEqual(sent, [], "another window keeps what was said");
   model.heard({ type: "transcript", data: { "text/markdown": "newer" } });
   assert.equal(own.get(1).data["text/markdown"], "old");
   written.expect();
-  model.heard({ type: "written", panel: "own", length: 3 });
+  model.heard({ type: "written", panel: "own", checksum: OLD });
   context.mock.timers.tick(1000);
   assert.deepEqual(sent, []);
   written.expect();
-  model.heard({ type: "written", panel: "own", length: 5 });
+  model.heard({ type: "written", panel: "own", checksum: NEW });
   context.mock.timers.tick(1000);
   assert.deepEqual(sent, [{ type: "transcript" }]);
   model.heard({ type: "transcript", data: { "text/markdown": "newer" } });
   assert.deepEqual([own.get(1).data, own.get(2).data, beside.get(1).data].map((data) => data["text/markdown"]), ["newer", "another's", "old"]);
   written.expect();
-  model.heard({ type: "written", panel: "own", length: 9 });
+  model.heard({ type: "written", panel: "own", checksum: NEW + 1 });
   written.close();
   context.mock.timers.tick(1000);
   assert.equal(sent.length, 1);
+});
+
+test("a text has the checksum that Python's zlib gives it", () => {
+  assert.deepEqual(["", "old", "new", "é€😀".repeat(5000)].map(adler32), [1, OLD, NEW, 1829560978]);
 });

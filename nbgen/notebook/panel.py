@@ -92,7 +92,7 @@ class Panel(ServerWidget):
                 self._transcript.update(self._written())
             except NbgenError:
                 return  # the transcript stays as it is until the server is there again
-            self.send({"type": "written", "panel": self.model_id, "length": self._transcript.length})
+            self.send({"type": "written", "panel": self.model_id, "checksum": self._transcript.checksum})
 
     def _write_another(self) -> None:
         """Start the transcript anew, for the panel shows another conversation, maybe a new one."""

@@ -6,6 +6,7 @@ a person sent are in it as small pictures and players.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,9 +44,9 @@ class Transcript:
         return self._written
 
     @property
-    def length(self) -> int:
-        """The length of its Markdown as JavaScript counts it."""
-        return len(self._written["text/markdown"].encode("utf-16-le", "surrogatepass")) // 2
+    def checksum(self) -> int:
+        """Of its Markdown in UTF-8, Adler-32 (RFC 1950): by this a page knows whether it has the same."""
+        return zlib.adler32(self._written["text/markdown"].encode("utf-8", "replace"))
 
     def show(self) -> None:
         """Add one more output with the content so far; front ends change it together with the earlier ones."""
