@@ -1,8 +1,9 @@
 """Attention on the CPU in C++ of our own, which reads the cache in place. Knows no torch operator for it."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_float, c_int64, c_void_p
-from functools import cache, partial
+from functools import cache
 
 import torch
 
@@ -29,7 +30,7 @@ class NativeAttention(CpuAttention):
     def __init__(self) -> None:
         super().__init__()
         native.compiler()
-        self._function = cache(partial(native.function, "attend"))
+        self._function = cache(_attending)
 
     def attend(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
         function = self._function(query.dtype)
@@ -52,3 +53,9 @@ class NativeAttention(CpuAttention):
     def plan(self, step: Step, window: Window, group: int) -> Plan:
         """The step's plan for layers with this window, in which `group` query heads share a key head."""
         return step.once(("native", window, group), lambda: Plan.of(step, window, group))
+
+
+def _attending(dtype: torch.dtype) -> Callable[..., None] | None:
+    if dtype == torch.bfloat16:
+        native.tiles()  # from the first step on, or results would change
+    return native.function("attend", dtype)

@@ -16,8 +16,8 @@ from nbgen.engine.native import function, library
 
 #: Number of outputs that the C++ computes together.
 OUTPUTS = 4
-#: Outputs and inputs of a tile of the processor (AMX), where it has tiles.
-TILE, TILE_INPUTS = 16, 32
+#: Inputs of a tile of the processor (AMX), where it has tiles.
+TILE_INPUTS = 32
 ALL = slice(None)
 #: Products with fewer multiplications than this run on one thread: waking another takes longer.
 SMALL = 2**15
@@ -142,15 +142,14 @@ def _on_cpu(weight: torch.Tensor) -> bool:
 
 
 def suits(weight: torch.Tensor, *, any_outputs: bool = False) -> bool:
-    """Whether this machine has a product for its type and shape: whole vectors of inputs, whole tiles of outputs.
+    """Whether this machine has a product for its type and shape: whole vectors of inputs, whole fours of outputs.
 
-    A weight that is not quantized may have `any_outputs`: more than fill whole tiles.
+    A weight that is not quantized may have `any_outputs`: more than fill whole fours.
     """
     if (made := library(weight.dtype)) is None or function("multiply", weight.dtype) is None:
         return False
-    if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
-        # In whole tiles, or else oneDNN's are faster.
-        return native.tiles() and weight.shape[0] % TILE == 0 and weight.shape[1] % TILE_INPUTS == 0
+    if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported() and not native.tiles():
+        return False  # oneDNN can use tiles that we cannot, and is faster
     whole = weight.shape[0] % OUTPUTS == 0 or (any_outputs and weight.shape[0] > OUTPUTS)
     return whole and weight.shape[1] % made.step() == 0
 

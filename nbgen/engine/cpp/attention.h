@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "attention_tile.h"
 #include "team.h"
 
@@ -39,6 +41,10 @@ struct Attention {
 
     // One member's part, in two phases.
     void run(Team::Member& member) const {
+#ifdef TILES
+        std::optional<OpenTiles> open;
+        if (go_in_tiles<Operand<T>>()) open.emplace();
+#endif
         std::vector<float> work;
         Room<T>& room = Room<T>::own();
         const int64_t units = batch.tasks * layer.kv_heads;

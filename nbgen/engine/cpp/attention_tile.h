@@ -8,7 +8,9 @@
 
 #include <vector>
 
+#include "aligned.h"
 #include "packed.h"
+#include "tile_sums.h"
 
 constexpr float LOWEST = -1e30f;
 constexpr int64_t KEYS = 64;  // of a block
@@ -103,8 +105,9 @@ inline void cap(float softcap, float* scores, int64_t count) {
 // A thread's buffers for its tiles, kept from one tile to the next.
 template <typename T>
 struct Room {
-    std::vector<Operand<T>> queries, keys, values;
-    std::vector<float> sums, totals, largest, all_sums, all_totals, all_largest;
+    Aligned<Operand<T>> queries, keys, values;
+    Aligned<float> sums, all_sums;
+    std::vector<float> totals, largest, all_totals, all_largest;
     std::vector<int64_t> firsts, ends;
     std::vector<T> nothing;
 
@@ -114,22 +117,19 @@ struct Room {
     }
 };
 
-template <typename V>
-auto* at_least(std::vector<V>& vector, int64_t size) {
-    if (static_cast<int64_t>(vector.size()) < size) vector.resize(size);
-    return vector.data();
-}
-
 // The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads.
 template <typename T>
 class Tile {
   public:
     Tile(const Batch& batch, const AttentionLayer& layer, const Task& task, Room<T>& room)
-        : batch_(batch), layer_(layer), task_(task), group_(layer.heads / layer.kv_heads), width_(padded(layer.value_dim)) {
-        queries_ = at_least(room.queries, count() * layer.dim);
-        keys_ = at_least(room.keys, KEYS * layer.dim);
+        : batch_(batch), layer_(layer), task_(task), group_(layer.heads / layer.kv_heads), width_(padded(layer.value_dim)),
+          depth_(depth_of<Operand<T>>(layer.dim)) {
+        const int64_t rows = cuts(count(), STRIP) * STRIP;
+        queries_ = at_least(room.queries, rows * depth_);
+        keys_ = at_least(room.keys, KEYS * depth_);
+        std::fill_n(keys_ + KEYS * layer.dim, KEYS * (depth_ - layer.dim), Operand<T>{});
         values_ = at_least(room.values, KEYS * width_);
-        own_ = {at_least(room.sums, count() * width_), at_least(room.totals, count()), at_least(room.largest, count())};
+        own_ = {at_least(room.sums, rows * width_), at_least(room.totals, count()), at_least(room.largest, count())};
         if (task.chunk < 0)
             all_ = {at_least(room.all_sums, count() * width_), at_least(room.all_totals, count()),
                     at_least(room.all_largest, count())};
@@ -145,7 +145,8 @@ class Tile {
     void attend(const T* query, int64_t head, const Block<T>& first, const Block<T>& next) {
         for (int64_t m = 0; m < count(); m++) {
             const T* from = query + (row(m) * layer_.heads + head * group_ + m % group_) * layer_.dim;
-            for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * layer_.dim + d);
+            for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * depth_ + d);
+            std::fill_n(queries_ + m * depth_ + layer_.dim, depth_ - layer_.dim, Operand<T>{});
         }
         own_.forget(count(), width_);
         if (is_whole()) all_.forget(count(), width_);
@@ -156,14 +157,15 @@ class Tile {
             const Slots ahead(batch_, coming);
             pack(block, slots, coming, ahead);
             slots = ahead;
-            for (int64_t m = 0; m < count(); m += ROWS) {
-                const int64_t some = std::min<int64_t>(ROWS, count() - m);
+            const int64_t most = strip_of<Operand<T>>();
+            for (int64_t m = 0; m < count(); m += most) {
+                const int64_t some = std::min(most, count() - m);
                 if (!any_sees(m, some, block.begin)) continue;
-                float scores[ROWS * KEYS];
-                Operand<T> weights[ROWS * KEYS];
-                add_packed<true>(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
+                alignas(64) float scores[STRIP * KEYS];
+                alignas(64) Operand<T> weights[STRIP * KEYS];
+                add_strip<true>(queries_ + m * depth_, some, keys_, depth_, scores, KEYS);
                 weigh(m, some, block.begin, scores, weights);
-                add_packed<false>(weights, some, values_, KEYS, own_.sums + m * width_, width_);
+                add_strip<false>(weights, some, values_, KEYS, own_.sums + m * width_, width_);
             }
             if (is_whole() && (after.begin % batch_.chunk == 0 || after.begin >= after.end)) join_chunk();
         }
@@ -219,7 +221,7 @@ class Tile {
     // grown, earlier sums shrink. One query's operations wait for each other, so each loop does one for all queries.
     void weigh(int64_t m, int64_t some, int64_t begin, float* scores, Operand<T>* weights) {
         const float scaling = layer_.scaling;
-        float *largest = own_.largest + m, before[ROWS];
+        float *largest = own_.largest + m, before[STRIP];
         for (int64_t i = 0; i < some; i++) {
             float* own = scores + i * KEYS;
             for (int k = 0; k < KEYS; k++) own[k] *= scaling;
@@ -278,7 +280,7 @@ class Tile {
     const Batch& batch_;
     const AttentionLayer& layer_;
     const Task& task_;
-    int64_t group_, width_;
+    int64_t group_, width_, depth_;  // widths and depths are padded
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
     const T* nothing_;

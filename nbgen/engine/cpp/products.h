@@ -10,7 +10,7 @@
 #include "kind_products.h"
 #include "pairs.h"
 #include "team.h"
-#include "tiles.h"
+#include "tile_products.h"
 
 // Chooses the products for a quantized layer's weights. Set once the library that has them (`rounded.cpp`) is loaded.
 template <typename T>
@@ -34,8 +34,8 @@ class Inputs {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
             if (tiles_are_used() && first.weight && rows) {
-                open_.emplace();
-                packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
+                open_.emplace(rows == 1 ? 1 : SIDE);
+                if (rows > 1 && rows <= FEW_FOR_TILES) packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
             }
 #endif
         if (first.weight && come_in_strips<T>(rows, first.inputs) && !in_tiles() && !few(first))
@@ -43,11 +43,11 @@ class Inputs {
     }
 
     // The number of units that the layer's outputs are cut into.
-    int64_t units(const Linear<T>& linear) const { return cuts(linear.outputs, pieces(linear) ? PIECES * PIECE : PANEL); }
+    int64_t units(const Linear<T>& linear) const { return cuts(linear.outputs, pieces(linear) ? PIECES * PIECE : width(linear)); }
 
     // The outputs of one unit.
     Cut cut(const Linear<T>& linear, int64_t unit) const {
-        return pieces(linear) ? in_pieces(linear.outputs, unit) : side_by_side(linear.outputs, unit, PANEL);
+        return pieces(linear) ? in_pieces(linear.outputs, unit) : side_by_side(linear.outputs, unit, width(linear));
     }
 
     // Whether the rows are few for these weights, and the cut is one for few rows: it may be that of another layer's weights.
@@ -63,14 +63,19 @@ class Inputs {
         return true;
     }
 
-    // Computes the outputs `begin` to `end` in tiles if the layer suits them; returns whether it did.
+    // Computes a cut's outputs in tiles if there are any; returns whether it did.
     bool multiply_in_tiles([[maybe_unused]] const Linear<T>& linear, [[maybe_unused]] T* output,
-                           [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end) const {
+                           [[maybe_unused]] const Cut& cut) const {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
-            if (packed_ && linear.weight && linear.outputs % SIDE == 0) {
-                ::multiply_in_tiles({linear.weight, linear.bias, linear.inputs, linear.outputs}, rows, packed_, output, begin,
-                                    end);
+            if (in_tiles()) {
+                const Weight weight{linear.weight, linear.bias, linear.inputs, linear.outputs};
+                cut.each([&](int64_t begin, int64_t end) {
+                    if (rows == 1) return multiply_row(weight, numbers, output, begin, end);
+                    if (packed_) return multiply_packed_rows(weight, rows, packed_, output, begin, end);
+                    for (; begin < end; begin += WIDE)
+                        multiply_by_packed_weights(weight, rows, numbers, output, begin, std::min(end, begin + WIDE));
+                });
                 return true;
             }
 #endif
@@ -101,10 +106,18 @@ class Inputs {
 
     bool in_tiles() const {
 #ifdef TILES
-        return packed_ != nullptr;
+        return open_.has_value();
 #else
         return false;
 #endif
+    }
+
+    // The number of adjacent outputs that a unit has.
+    int64_t width([[maybe_unused]] const Linear<T>& linear) const {
+#ifdef TILES
+        if (in_tiles()) return rows == 1 || packed_ || linear.outputs < 16 * WIDE ? WIDE / 2 : WIDE;
+#endif
+        return PANEL;
     }
 
 #ifdef TILES
@@ -148,7 +161,6 @@ void multiply_rest(const Linear<T>& linear, int64_t rows, const T* input, T* out
 // Computes the outputs `begin` to `end`, a panel at most.
 template <typename T>
 void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
-    if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
     if (const int64_t rest = (end - begin) % FEWEST) {
         multiply_rest(linear, inputs.rows, inputs.numbers, output, end - rest, end);
         end -= rest;
@@ -158,7 +170,7 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
 
 template <typename T>
 void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const Cut& cut) {
-    if (!inputs.rows || inputs.multiply_by_pairs(linear, output, cut)) return;
+    if (!inputs.rows || inputs.multiply_in_tiles(linear, output, cut) || inputs.multiply_by_pairs(linear, output, cut)) return;
     if (!inputs.few(linear, cut))
         return cut.each([&](int64_t begin, int64_t end) {
             for (; begin < end; begin += PANEL) multiply_panel(linear, inputs, output, begin, std::min(end, begin + PANEL));

@@ -1,16 +1,12 @@
-// Products of bfloat16 in a processor's tile registers (Intel AMX): 16 outputs by 16 rows by 32 inputs in one instruction.
-//
-// Weights are read as they lie in memory; rows are packed once for all outputs, with pairs of inputs of 16 rows side by side. A sum
-// takes the inputs in order, 32 at a time, whatever rows are computed beside it and however the work is cut.
+// A processor's tile registers (Intel AMX), and one instruction's product of bfloat16 in them: 16 by 16 sums of 32 products each.
 
 #pragma once
 
 #include <cfloat>
 #include <cmath>
 #include <cstdlib>
-#include <vector>
-
-#include "packed.h"
+#include <cstring>
+#include <cstdint>
 
 // Emulates the instructions, so that all other code can be tested on machines without them. As with the instructions, a thread that
 // has not configured its tiles ends the process.
@@ -19,20 +15,29 @@
 struct EmulatedTile {
     uint32_t words[16][16];
 };
-inline bool& are_configured() {
-    thread_local bool configured = false;
-    return configured;
+// How a thread's tiles are configured: `palette` is 0 if they are not.
+struct TileConfig {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+};
+inline TileConfig& configured() {
+    thread_local TileConfig config = {};
+    return config;
 }
 inline EmulatedTile* emulated() {
     thread_local EmulatedTile tiles[8];
-    if (!are_configured()) std::abort();
+    if (!configured().palette) std::abort();
     return tiles;
 }
 inline void emulated_load(int tile, const void* from, int64_t stride) {
-    for (int i = 0; i < 16; i++) std::memcpy(emulated()[tile].words[i], static_cast<const char*>(from) + i * stride, 64);
+    emulated()[tile] = {};
+    for (int i = 0; i < 16; i++)
+        std::memcpy(emulated()[tile].words[i], static_cast<const char*>(from) + i * stride, configured().bytes[tile]);
 }
 inline void emulated_store(int tile, void* to, int64_t stride) {
-    for (int i = 0; i < 16; i++) std::memcpy(static_cast<char*>(to) + i * stride, emulated()[tile].words[i], 64);
+    for (int i = 0; i < 16; i++)
+        std::memcpy(static_cast<char*>(to) + i * stride, emulated()[tile].words[i], configured().bytes[tile]);
 }
 // As the instruction is documented: of its 32 inputs the even ones are summed, and the odd ones, each by fused multiplications from
 // zero on. Numbers too small to be normal count as zero, before and after.
@@ -55,8 +60,8 @@ inline void emulated_multiply(int to, int left, int right) {
             std::memcpy(&emulated()[to].words[i][j], &sum, sizeof sum);
         }
 }
-#define CONFIGURE_TILES(config) ((void)(config), are_configured() = true)
-#define RELEASE_TILES() (are_configured() = false)
+#define CONFIGURE_TILES(config) std::memcpy(&configured(), config, sizeof(TileConfig))
+#define RELEASE_TILES() (configured().palette = 0)
 #define CLEAR_TILE(tile) (emulated()[tile] = {})
 #define LOAD_TILE(tile, from, stride) emulated_load(tile, from, stride)
 #define STORE_TILE(tile, to, stride) emulated_store(tile, to, stride)
@@ -78,9 +83,9 @@ inline bool ask_for_tiles() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
 #ifdef TILES
 
-constexpr int64_t SIDE = 16;   // outputs, and rows
-constexpr int64_t DEEP = 32;   // inputs
-constexpr int64_t PASS = 512;  // inputs whose weights, for two tiles of outputs, stay in the first-level cache while all rows pass
+constexpr int64_t SIDE = 16;            // rows of a tile, and words of each
+constexpr int64_t DEEP = 32;            // numbers of a row
+constexpr int64_t TILE = SIDE * DEEP;   // numbers
 
 // Whether products may use tiles, as `use_tiles` has found.
 inline bool& tiles_are_used() {
@@ -88,146 +93,21 @@ inline bool& tiles_are_used() {
     return used;
 }
 
-// Configures a thread's tiles, all of 16 rows of 64 bytes, for as long as this object lives.
+// Configures a thread's tiles, all of 16 rows, for as long as this object lives. The sums (0 to 3) and the right sides of products
+// (6 and 7) have so many `columns` of 4 bytes, and the left sides (4 and 5) have 16.
 class OpenTiles {
   public:
-    OpenTiles() {
-        alignas(64) static const struct {
-            uint8_t palette = 1, start = 0, unused[14] = {};
-            uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-            uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-        } config;
+    explicit OpenTiles(uint16_t columns = SIDE) {
+        const auto side = static_cast<uint16_t>(4 * columns);
+        alignas(64) const struct {
+            uint8_t palette, start, unused[14];
+            uint16_t bytes[16];
+            uint8_t rows[16];
+        } config = {1, 0, {}, {side, side, side, side, 64, 64, side, side}, {16, 16, 16, 16, 16, 16, 16, 16}};
         CONFIGURE_TILES(&config);
     }
     ~OpenTiles() { RELEASE_TILES(); }
     OpenTiles(const OpenTiles&) = delete;
 };
-
-// Packs rows `[rows, inputs]` as the right side of products, `[rows / COLUMNS, inputs / 2, COLUMNS, 2]`. The last row is repeated
-// to fill a tile.
-inline const Bfloat16* pack_rows_for_tiles(int64_t rows, int64_t inputs, const Bfloat16* numbers) {
-    thread_local std::vector<Bfloat16> packed;
-    const int64_t size = padded(rows) * inputs;
-    if (static_cast<int64_t>(packed.size()) < size) packed.resize(size);
-    for (int64_t n = 0; n < rows; n += LANES) {
-        const Bfloat16* columns[LANES];
-        for (int64_t l = 0; l < LANES; l++) columns[l] = numbers + std::min(n + l, rows - 1) * inputs;
-        pack_columns(columns, inputs, n, packed.data());
-    }
-    return packed.data();
-}
-
-// The outputs of one tile or two by the rows of one tile or two.
-struct TileBlock {
-    const Bfloat16 *weights, *rows;
-    int64_t inputs;
-    bool two_outputs, two_rows;
-
-    // Adds the products of the inputs `from` to `end` to the `sums` of four tiles. Meanwhile it prefetches, of the outputs that
-    // come `ahead` outputs later, the weights of the inputs `fetch` to `fetched`.
-    void add(int64_t from, int64_t end, float* sums, int64_t ahead, int64_t fetch, int64_t fetched) const {
-        const int64_t stride = inputs * sizeof(Bfloat16), packed_stride = COLUMNS * 2 * sizeof(Bfloat16);
-        if (from) {
-            LOAD_TILE(0, sums, 64);
-            LOAD_TILE(1, sums + 256, 64);
-            LOAD_TILE(2, sums + 512, 64);
-            LOAD_TILE(3, sums + 768, 64);
-        } else {
-            CLEAR_TILE(0);
-            CLEAR_TILE(1);
-            CLEAR_TILE(2);
-            CLEAR_TILE(3);
-        }
-        for (int64_t k = from; k < end; k += DEEP) {
-            if (k >= fetch && k < fetched)
-                for (int64_t n = ahead; n < ahead + (two_outputs ? 2 : 1) * SIDE; n++)
-                    fetch_line(weights + n * inputs + k);
-            const Bfloat16* right = rows + k * COLUMNS;
-            LOAD_TILE(4, weights + k, stride);
-            LOAD_TILE(6, right, packed_stride);
-            ADD_TILES(0, 4, 6);
-            if (two_rows) {
-                LOAD_TILE(7, right + SIDE * 2, packed_stride);
-                ADD_TILES(1, 4, 7);
-            }
-            if (two_outputs) {
-                LOAD_TILE(5, weights + SIDE * inputs + k, stride);
-                ADD_TILES(2, 5, 6);
-                if (two_rows) ADD_TILES(3, 5, 7);
-            }
-        }
-        STORE_TILE(0, sums, 64);
-        STORE_TILE(1, sums + 256, 64);
-        STORE_TILE(2, sums + 512, 64);
-        STORE_TILE(3, sums + 768, 64);
-    }
-};
-
-// Writes one tile of sums `[16 outputs, 16 rows]` to `count` rows of the output, `stride` apart. `bias` may be null.
-inline void finish_tile(const float* sums, const Bfloat16* bias, int64_t count, Bfloat16* output, int64_t stride) {
-    Words rows[LANES];
-    std::memcpy(rows, sums, sizeof rows);
-    transpose(rows);
-    __m512 more = _mm512_setzero_ps();
-    if (bias) {
-        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bias)));
-        more = _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-    }
-    for (int64_t i = 0; i < count; i++) {
-        __m512 row = reinterpret_cast<__m512>(rows[i]);
-        if (bias) row = _mm512_add_ps(row, more);
-        const __m256bh narrow = _mm512_cvtneps_pbh(row);
-        std::memcpy(output + i * stride, &narrow, sizeof narrow);
-    }
-}
-
-// A weight `[outputs, inputs]`; `bias` may be null.
-struct Weight {
-    const Bfloat16 *numbers, *bias;
-    int64_t inputs, outputs;
-};
-
-// Multiplies `packed` rows into the outputs `begin` to `end`, two tiles at most, of `output` `[rows, outputs]`.
-inline void multiply_in_tiles(const Weight& weight, int64_t rows, const Bfloat16* packed, Bfloat16* output, int64_t begin,
-                              int64_t end) {
-    constexpr int64_t BLOCK = 2 * SIDE;
-    thread_local std::vector<float> room;
-    const int64_t inputs = weight.inputs, outputs = weight.outputs;
-    const int64_t blocks = (rows + BLOCK - 1) / BLOCK, chunk = blocks > 1 ? PASS : inputs;
-    if (static_cast<int64_t>(room.size()) < blocks * 1024) room.resize(blocks * 1024);
-    asm volatile("" ::: "memory");  // compilers do not know what tiles read
-    for (int64_t k = 0; k < inputs; k += chunk)
-        for (int64_t b = 0; b < blocks; b++) {
-            const int64_t m = b * BLOCK, size = std::min(chunk, inputs - k);
-            const TileBlock block{weight.numbers + begin * inputs, packed + m / COLUMNS * COLUMNS * inputs + m % COLUMNS * 2, inputs,
-                                  end - begin > SIDE, rows - m > SIDE};
-            block.add(k, k + size, room.data() + b * 1024, BLOCK, k + b * size / blocks, k + (b + 1) * size / blocks);
-        }
-    asm volatile("" ::: "memory");
-    for (int64_t b = 0; b < blocks; b++)
-        for (int64_t n = begin; n < end; n += SIDE)
-            for (int64_t m = b * BLOCK; m < std::min(rows, (b + 1) * BLOCK); m += SIDE) {
-                const float* sums = room.data() + b * 1024 + (n > begin) * 512 + (m > b * BLOCK) * 256;
-                finish_tile(sums, weight.bias ? weight.bias + n : nullptr, std::min(SIDE, rows - m), output + m * outputs + n, outputs);
-            }
-}
-
-// Whether a small product comes out right.
-inline bool tiles_are_right() {
-    constexpr int64_t ROWS_TRIED = 37, INPUTS = 1088, OUTPUTS = 32;
-    std::vector<Bfloat16> weight(OUTPUTS * INPUTS), numbers(ROWS_TRIED * INPUTS), output(ROWS_TRIED * OUTPUTS);
-    for (int64_t i = 0; i < OUTPUTS * INPUTS; i++) narrow(static_cast<float>(i * 7 % 5 - 2), &weight[i]);
-    for (int64_t i = 0; i < ROWS_TRIED * INPUTS; i++) narrow(static_cast<float>(i * 3 % 7 - 3), &numbers[i]);
-    const OpenTiles open;
-    const Bfloat16* packed = pack_rows_for_tiles(ROWS_TRIED, INPUTS, numbers.data());
-    multiply_in_tiles({weight.data(), nullptr, INPUTS, OUTPUTS}, ROWS_TRIED, packed, output.data(), 0, OUTPUTS);
-    for (int64_t m = 0; m < ROWS_TRIED; m++)
-        for (int64_t n = 0; n < OUTPUTS; n++) {
-            float sum = 0;  // of whole numbers, exact
-            for (int64_t k = 0; k < INPUTS; k++) sum += widen(numbers[m * INPUTS + k]) * widen(weight[n * INPUTS + k]);
-            if (widen(output[m * OUTPUTS + n]) != rounded<Bfloat16>(sum)) return false;
-        }
-    return true;
-}
 
 #endif
