@@ -10,6 +10,7 @@
 
 #include "aligned.h"
 #include "packed.h"
+#include "row_folds.h"
 #include "tile_sums.h"
 
 constexpr float LOWEST = -1e30f;
@@ -125,7 +126,8 @@ class Tile {
         : batch_(batch), layer_(layer), task_(task), group_(layer.heads / layer.kv_heads), width_(padded(layer.value_dim)),
           depth_(depth_of<Operand<T>>(layer.dim)) {
         const int64_t rows = cuts(count(), STRIP) * STRIP;
-        queries_ = at_least(room.queries, rows * depth_);
+        turned_ = go_in_tiles<Operand<T>>() && count() <= STRIP;
+        queries_ = at_least(room.queries, (turned_ ? 2 : 1) * rows * depth_);
         keys_ = at_least(room.keys, KEYS * depth_);
         std::fill_n(keys_ + KEYS * layer.dim, KEYS * (depth_ - layer.dim), Operand<T>{});
         values_ = at_least(room.values, KEYS * width_);
@@ -148,6 +150,14 @@ class Tile {
             for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * depth_ + d);
             std::fill_n(queries_ + m * depth_ + layer_.dim, depth_ - layer_.dim, Operand<T>{});
         }
+#ifdef TILES
+        if constexpr (std::is_same_v<T, Bfloat16>)
+            if (turned_) {
+                Bfloat16* packed = queries_ + SIDE * depth_;
+                pack_side(queries_, count(), depth_, packed, TILE);
+                queries_ = packed;
+            }
+#endif
         own_.forget(count(), width_);
         if (is_whole()) all_.forget(count(), width_);
         Slots slots(batch_, first);
@@ -155,18 +165,22 @@ class Tile {
             after.begin += KEYS;
             const Block<T>& coming = after.begin < after.end ? after : next;
             const Slots ahead(batch_, coming);
-            pack(block, slots, coming, ahead);
-            slots = ahead;
+            if (!turned_) pack_keys(block, slots, coming, ahead);
+            pack_values(block, slots, coming, ahead);
             const int64_t most = strip_of<Operand<T>>();
             for (int64_t m = 0; m < count(); m += most) {
                 const int64_t some = std::min(most, count() - m);
                 if (!any_sees(m, some, block.begin)) continue;
                 alignas(64) float scores[STRIP * KEYS];
                 alignas(64) Operand<T> weights[STRIP * KEYS];
-                add_strip<true>(queries_ + m * depth_, some, keys_, depth_, scores, KEYS);
+                if (turned_)
+                    score_turned(block, slots, scores);
+                else
+                    add_strip<true>(queries_ + m * depth_, some, keys_, depth_, scores, KEYS);
                 weigh(m, some, block.begin, scores, weights);
                 add_strip<false>(weights, some, values_, KEYS, own_.sums + m * width_, width_);
             }
+            slots = ahead;
             if (is_whole() && (after.begin % batch_.chunk == 0 || after.begin >= after.end)) join_chunk();
         }
     }
@@ -188,10 +202,8 @@ class Tile {
         own_.forget(count(), width_);
     }
 
-    // Packs a block while prefetching the `next` one. Values beyond the task's end are replaced by `nothing_`: they were never
-    // written, and may be numbers that no weight makes 0.
-    void pack(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
-        constexpr int64_t PAIR = DEPTH<Operand<T>>;
+    // Packs a block's keys while prefetching those of the `next` one.
+    void pack_keys(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
         for (int64_t k = 0; k < KEYS; k += LANES) {
             for (int64_t i = k; i < std::min(k + LANES, ahead.count); i++)
                 fetch(next.keys + ahead.of[i] * layer_.dim, layer_.dim);
@@ -201,6 +213,12 @@ class Tile {
                 columns[l] = block.keys + slots.of[std::min(k + l, slots.count - 1)] * layer_.dim;
             pack_columns(columns, layer_.dim, k, keys_);
         }
+    }
+
+    // The same for its values. Those beyond the task's end are replaced by `nothing_`: they were never written, and may be numbers
+    // that no weight makes 0.
+    void pack_values(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
+        constexpr int64_t PAIR = DEPTH<Operand<T>>;
         for (int64_t k = 0; k < KEYS; k += PAIR) {
             const T* rows[PAIR];
             for (int64_t i = 0; i < PAIR; i++)
@@ -211,12 +229,96 @@ class Tile {
         }
     }
 
+    // Scores a block's keys, which are read where they lie, for a few queries, which are packed.
+    void score_turned([[maybe_unused]] const Block<T>& block, [[maybe_unused]] const Slots& slots, [[maybe_unused]] float* scores) {
+#ifdef TILES
+        if constexpr (std::is_same_v<T, Bfloat16>)
+            for (int64_t k = 0; k < slots.count; k += SIDE) {
+                const T* keys = keys_beside(block, slots, k);
+                multiply_turned(keys, queries_, depth_, count(), scores + k);
+            }
+#endif
+    }
+
+    // A tile of keys of a block, from the `first` on, with no others between them: where they lie or, if need be, in a copy.
+    const T* keys_beside(const Block<T>& block, const Slots& slots, int64_t first) const {
+        const int64_t slot = slots.of[first], last = std::min(first + LANES, slots.count) - 1;
+        if (depth_ == layer_.dim && batch_.block_size % LANES == 0 && slot % LANES == 0 && slots.of[last] - slot == last - first)
+            return block.keys + slot * layer_.dim;
+        for (int64_t i = first; i <= last; i++)
+            std::copy_n(block.keys + slots.of[i] * layer_.dim, layer_.dim, keys_ + (i - first) * depth_);
+        return keys_;
+    }
+
     // If not inlined, this would be a function without effect, whose calls compilers leave out.
     [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
         for (int64_t i = 0; i < count; i += VECTOR / sizeof(T))
             fetch_line(numbers + i);
     }
 
+#ifdef __AVX512F__
+    // Makes weights of the scores of `some` queries from `m` on, for the block that begins at `begin`. Where the largest score has
+    // grown, earlier sums shrink.
+    void weigh(int64_t m, int64_t some, int64_t begin, float* scores, Operand<T>* weights) {
+        constexpr int64_t PARTS = KEYS / LANES;
+        const auto largest_of = [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); };
+        const auto sum_of = [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); };
+        const __mmask16 rows = static_cast<__mmask16>((1 << some) - 1);
+        __m512 tops[LANES], sums[LANES];
+        uint64_t visible[LANES];
+        for (int64_t i = 0; i < LANES; i++) tops[i] = _mm512_set1_ps(LOWEST), sums[i] = _mm512_setzero_ps();
+        for (int64_t i = 0; i < some; i++) {
+            float* own = scores + i * KEYS;
+            visible[i] = seen_bits(m + i, begin);
+            for (int k = 0; k < KEYS && layer_.softcap > 0; k++) own[k] *= layer_.scaling;
+            cap(layer_.softcap, own, KEYS);
+            const __m512 scaling = _mm512_set1_ps(layer_.softcap > 0 ? 1.0f : layer_.scaling);
+            for (int64_t j = 0; j < PARTS; j++) {
+                const auto part = static_cast<__mmask16>(visible[i] >> (j * LANES));
+                const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(own + j * LANES), scaling);
+                const __m512 left = _mm512_mask_mov_ps(_mm512_set1_ps(LOWEST), part, scaled);
+                _mm512_storeu_ps(own + j * LANES, left);
+                tops[i] = largest_of(tops[i], left);
+            }
+        }
+        const __m512 before = _mm512_maskz_loadu_ps(rows, own_.largest + m);
+        const __m512 largest = largest_of(before, fold_rows(largest_of, tops)), share = exponentials(_mm512_sub_ps(before, largest));
+        _mm512_mask_storeu_ps(own_.largest + m, rows, largest);
+        for (int64_t i = 0; i < some; i++) {
+            float* own = scores + i * KEYS;
+            const __m512 most = _mm512_set1_ps(own_.largest[m + i]);
+            for (int64_t j = 0; j < PARTS; j++) {
+                const auto part = static_cast<__mmask16>(visible[i] >> (j * LANES));
+                const __m512 weight = exponentials(_mm512_sub_ps(_mm512_loadu_ps(own + j * LANES), most));
+                const __m512 left = _mm512_maskz_mov_ps(part, weight);
+                _mm512_storeu_ps(own + j * LANES, left);
+                sums[i] = j ? sum_of(sums[i], left) : left;
+            }
+        }
+        narrow_all(scores, some * KEYS, weights);
+        const __m512 total = _mm512_maskz_loadu_ps(rows, own_.totals + m);
+        _mm512_mask_storeu_ps(own_.totals + m, rows, _mm512_fmadd_ps(total, share, fold_rows(sum_of, sums)));
+        shrink(m, rows & _mm512_cmp_ps_mask(share, _mm512_set1_ps(1.0f), _CMP_LT_OQ), share);
+    }
+
+    // Multiplies the sums of some queries from `m` on by their shares.
+    void shrink(int64_t m, uint32_t some, __m512 shares) {
+        alignas(64) float all[LANES];
+        _mm512_store_ps(all, shares);
+        for (; some; some &= some - 1) {
+            const int i = __builtin_ctz(some);
+            float* own = own_.sums + (m + i) * width_;
+            for (int64_t d = 0; d < width_; d++) own[d] *= all[i];
+        }
+    }
+
+    // Of each key of the block that begins at `begin`, whether a query sees it.
+    uint64_t seen_bits(int64_t m, int64_t begin) const {
+        const auto [first, end] = seen(m, begin);
+        const auto below = [](int key) { return key < KEYS ? (uint64_t{1} << key) - 1 : ~uint64_t{0}; };
+        return below(end) & ~below(first);
+    }
+#else
     // Makes weights of the scores of `some` queries from `m` on, for the block that begins at `begin`. Where the largest score has
     // grown, earlier sums shrink. One query's operations wait for each other, so each loop does one for all queries.
     void weigh(int64_t m, int64_t some, int64_t begin, float* scores, Operand<T>* weights) {
@@ -252,18 +354,6 @@ class Tile {
             for (int k = 0; k < KEYS; k++) numbers[k] = k >= first && k < end ? numbers[k] : other;
     }
 
-    // The first and one past the last key that a query sees in the block that begins at `begin`.
-    std::pair<int, int> seen(int64_t m, int64_t begin) const {
-        return {std::clamp<int64_t>(firsts_[m] - begin, 0, KEYS), std::clamp<int64_t>(ends_[m] - begin, 0, KEYS)};
-    }
-
-    // Whether any of `some` queries from `m` on sees a key of that block.
-    bool any_sees(int64_t m, int64_t some, int64_t begin) const {
-        for (int64_t i = m; i < m + some; i++)
-            if (const auto [first, end] = seen(i, begin); first < end) return true;
-        return false;
-    }
-
     // Joins all numbers of a block into one: in vectors first, then the vector's halves, again and again.
     template <typename Join>
     static float fold(const Join& join, const float* numbers) {
@@ -276,11 +366,25 @@ class Tile {
             for (int l = 0; l < half; l++) lanes[l] = join(lanes[l], lanes[l + half]);
         return lanes[0];
     }
+#endif
+
+    // The first and one past the last key that a query sees in the block that begins at `begin`.
+    std::pair<int, int> seen(int64_t m, int64_t begin) const {
+        return {std::clamp<int64_t>(firsts_[m] - begin, 0, KEYS), std::clamp<int64_t>(ends_[m] - begin, 0, KEYS)};
+    }
+
+    // Whether any of `some` queries from `m` on sees a key of that block.
+    bool any_sees(int64_t m, int64_t some, int64_t begin) const {
+        for (int64_t i = m; i < m + some; i++)
+            if (const auto [first, end] = seen(i, begin); first < end) return true;
+        return false;
+    }
 
     const Batch& batch_;
     const AttentionLayer& layer_;
     const Task& task_;
     int64_t group_, width_, depth_;  // widths and depths are padded
+    bool turned_;                    // whether it is the keys that lie in rows of a tile, and queries in columns
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
     const T* nothing_;

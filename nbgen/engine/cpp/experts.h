@@ -89,7 +89,7 @@ class Mixture {
     template <typename Work>
     void each_panel(const Linear<T>* linears, const T* input, const Work& work) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const int64_t units = cuts(linears->outputs, PANEL);
+        const int64_t units = cuts(linears->outputs, PIECE);  // of the least width
         const int64_t most = std::min(experts_.count, routes_.rows * routes_.each);
         int64_t last = -1;
         std::optional<Inputs<T>> inputs;

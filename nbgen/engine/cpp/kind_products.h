@@ -14,13 +14,35 @@ void multiply_few(const Linear<T>& linear, int64_t rows, const T* input, T* outp
     few[rows - 1](linear, input, output, cut);
 }
 
+// Some outputs and inputs of a layer, each from the first to one past the last. Inputs are multiples of `GROUP`.
+struct Patch {
+    int64_t begin, end, from, to;
+};
+
+// Writes a patch of weights to `room`, where outputs are `stride` apart. Meanwhile it prefetches this patch's share of the outputs
+// that follow, as many as the patch has, in the order in which they lie in memory.
+template <typename Kind, typename T>
+void write_out(const Linear<T>& linear, const Patch& patch, T* room, int64_t stride) {
+    const int64_t count = patch.end - patch.begin, line = LINE * 8 / Kind::BITS;
+    int64_t fetched = patch.end * linear.inputs + patch.from * count;  // the weight's number
+    for (int64_t n = patch.begin; n < patch.end; n++, room += stride) {
+        const Kind own(linear, n);
+        for (int64_t k = patch.from; k < patch.to; k += GROUP, fetched += GROUP) {
+            if (fetched % line == 0) fetch_line(Kind(linear, 0).bytes(fetched));
+#pragma GCC unroll 8
+            for (int64_t part = 0; part < GROUP / STEP<T>; part++) put(own.read(k, part), room + k - patch.from + part * STEP<T>);
+        }
+    }
+}
+
 // The functions for products with one kind of weights.
 template <typename T>
 struct KindProducts {
     bool (*are_few)(const Linear<T>& linear, int64_t rows);
     void (*of_few)(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut);
     void (*by_panel)(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end);
+    void (*write)(const Linear<T>& linear, const Patch& patch, T* room, int64_t stride);
 };
 
 template <typename Kind, typename T>
-constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>};
+constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>, write_out<Kind, T>};

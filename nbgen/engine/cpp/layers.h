@@ -219,8 +219,12 @@ class Walk : StreamsMember<T> {
         } else {
             const PartTimer timer(member_, LINEAR_LAYERS);
             const Inputs<T> inputs(step_->rows, step_->normed, layer.gate);
+            const auto open = [&](T* gates, const T* ups, int64_t count) {
+                ::gate(layer.activation, gates, ups, 0, count, layer.xielu);
+            };
             member_.each(inputs.units(layer.gate), [&](int64_t unit) {
                 const Cut cut = inputs.cut(layer.gate, unit);
+                if (inputs.multiply_gated(layer.gate, layer.up, step_->gates, cut, open)) return;
                 multiply(layer.gate, inputs, step_->gates, cut);
                 if (layer.up.outputs) multiply(layer.up, inputs, step_->ups, cut);
                 activate(layer, cut);

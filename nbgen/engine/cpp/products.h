@@ -33,12 +33,12 @@ class Inputs {
     Inputs(int64_t rows, const T* numbers, [[maybe_unused]] const Linear<T>& first) : rows(rows), numbers(numbers) {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
-            if (tiles_are_used() && first.weight && rows) {
+            if (tiles_are_used() && rows) {
                 open_.emplace(rows == 1 ? 1 : SIDE);
                 if (rows > 1 && rows <= FEW_FOR_TILES) packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
             }
 #endif
-        if (first.weight && come_in_strips<T>(rows, first.inputs) && !in_tiles() && !few(first))
+        if (first.weight && come_in_strips<T>(rows, first.inputs) && !in_tiles(first) && !few(first))
             strips_ = strips_of(rows, first.inputs, numbers);
     }
 
@@ -68,13 +68,32 @@ class Inputs {
                            [[maybe_unused]] const Cut& cut) const {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
-            if (in_tiles()) {
-                const Weight weight{linear.weight, linear.bias, linear.inputs, linear.outputs};
+            if (in_tiles(linear)) {
+                const Weight weight = weight_of(linear);
                 cut.each([&](int64_t begin, int64_t end) {
-                    if (rows == 1) return multiply_row(weight, numbers, output, begin, end);
+                    if (rows == 1) return (linear.weight ? multiply_row : multiply_row_by_written)(weight, numbers, output, begin, end);
                     if (packed_) return multiply_packed_rows(weight, rows, packed_, output, begin, end);
                     for (; begin < end; begin += WIDE)
                         multiply_by_packed_weights(weight, rows, numbers, output, begin, std::min(end, begin + WIDE));
+                });
+                return true;
+            }
+#endif
+        return false;
+    }
+
+    // Computes a cut's outputs of `gate` and `up` in tiles, and of these its outputs by `open(gates, ups, count)` for each row, if that
+    // is faster than one after the other; returns whether it did. The outputs of `up` are not kept.
+    template <typename Open>
+    bool multiply_gated([[maybe_unused]] const Linear<T>& gate, [[maybe_unused]] const Linear<T>& up, [[maybe_unused]] T* output,
+                        [[maybe_unused]] const Cut& cut, [[maybe_unused]] const Open& open) const {
+#ifdef TILES
+        if constexpr (std::is_same_v<T, Bfloat16>)
+            if (in_tiles(gate) && in_tiles(up) && rows > FEW_FOR_TILES && up.outputs) {
+                cut.each([&](int64_t begin, int64_t end) {
+                    for (; begin < end; begin += WIDE / 2)
+                        ::multiply_gated(weight_of(gate), weight_of(up), rows, numbers, output, begin, std::min(end, begin + WIDE / 2),
+                                         open);
                 });
                 return true;
             }
@@ -96,17 +115,22 @@ class Inputs {
     const T* numbers;
 
   private:
+#ifdef TILES
+    static Weight weight_of(const Linear<T>& linear) { return {linear, linear.weight ? nullptr : products_of(linear).write}; }
+#endif
+
     bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || go_by_pairs(linear); }
 
     bool few(const Linear<T>& linear) const {
-        return !in_tiles() && products_of(linear).are_few(linear, rows);
+        return !in_tiles(linear) && products_of(linear).are_few(linear, rows);
     }
 
     bool go_by_pairs(const Linear<T>& linear) const { return strips_ && suit_pairs(linear, rows); }
 
-    bool in_tiles() const {
+    // Weights with an order of their own read rows in this order, which are packed only as they are.
+    bool in_tiles([[maybe_unused]] const Linear<T>& linear) const {
 #ifdef TILES
-        return open_.has_value();
+        return open_.has_value() && !linear.order;
 #else
         return false;
 #endif
@@ -115,7 +139,8 @@ class Inputs {
     // The number of adjacent outputs that a unit has.
     int64_t width([[maybe_unused]] const Linear<T>& linear) const {
 #ifdef TILES
-        if (in_tiles()) return rows == 1 || packed_ || linear.outputs < 16 * WIDE ? WIDE / 2 : WIDE;
+        if (in_tiles(linear) && rows <= FEW_FOR_TILES) return !linear.weight ? WIDE : rows == 1 ? SIDE : BLOCK;
+        if (in_tiles(linear)) return linear.outputs < 16 * WIDE ? WIDE / 2 : WIDE;
 #endif
         return PANEL;
     }

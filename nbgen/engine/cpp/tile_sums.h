@@ -37,6 +37,38 @@ int64_t depth_of(int64_t depth) {
 
 #ifdef TILES
 
+// Packs `count` rows `[count, inputs]`, one side of tiles at most, as the right side of products: one tile for each 32 inputs,
+// these tiles `apart` from each other. The last row is repeated to fill them.
+inline void pack_side(const Bfloat16* rows, int64_t count, int64_t inputs, Bfloat16* packed, int64_t apart) {
+    for (int64_t k = 0; k < inputs; k += DEEP, packed += apart) {
+        Words words[LANES];
+#pragma GCC unroll 16
+        for (int64_t l = 0; l < LANES; l++) words[l] = words_at(rows + std::min(l, count - 1) * inputs + k);
+        transpose(words);
+#pragma GCC unroll 16
+        for (int64_t l = 0; l < LANES; l++) put(words[l], packed + l * DEEP);
+    }
+}
+
+// Multiplies a tile of rows `[16, depth]` by one of `count` packed columns, and writes each column's sums side by side, `COLUMNS`
+// apart.
+inline void multiply_turned(const Bfloat16* rows, const Bfloat16* packed, int64_t depth, int64_t count, float* sums) {
+    alignas(64) float own[SIDE * SIDE];
+    asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
+    CLEAR_TILE(0);
+    for (int64_t k = 0; k < depth; k += DEEP) {
+        LOAD_TILE(4, rows + k, depth * sizeof(Bfloat16));
+        LOAD_TILE(6, packed + k * SIDE, 64);
+        ADD_TILES(0, 4, 6);
+    }
+    STORE_TILE(0, own, 64);
+    asm volatile("" ::: "memory");
+    Words columns[LANES];
+    std::memcpy(columns, own, sizeof columns);
+    transpose(columns);
+    for (int64_t i = 0; i < count; i++) put(columns[i], sums + i * COLUMNS);
+}
+
 // Multiplies the columns `n` to `n + COLUMNS`. Sums have room for `STRIP` rows.
 template <bool NEW>
 void add_columns_in_tiles(const Bfloat16* rows, const Bfloat16* packed, int64_t depth, float* sums, int64_t width) {
