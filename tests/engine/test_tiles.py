@@ -1,4 +1,4 @@
-"""Products in a processor's tiles (AMX). The instructions are emulated, so that all around them is tried anywhere."""
+"""Products in a processor's tiles (AMX). Their instructions are emulated, too: all around them is tried anywhere."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -12,22 +12,26 @@ from nbgen.engine import native, native_linear
 from nbgen.engine.native_linear import TILE_INPUTS, NativeLinear
 from tests.engine.test_native_decoder import Run, runner_of, saved
 
-#: Outputs and inputs: one tile, a panel and half of one, more inputs than a pass.
-SIZES = [(16, 32), (80, 96), (32, 1088)]
+#: Outputs and inputs: one tile, parts of tiles, several units, more inputs than are multiplied at a time.
+SIZES = [(16, 32), (7, 32), (24, 64), (297, 416), (32, 1088)]
+#: Rows: one, a tile or two, with more or less beside, and more than are packed.
+COUNTS = (1, 2, 15, 16, 17, 33, 64, 65, 99, 128, 129, 160, 161, 299)
 
 pytestmark = pytest.mark.skipif(
     native_linear.function("multiply", torch.bfloat16) is None, reason="this processor has no products of bfloat16"
 )
 
 
-@pytest.fixture(autouse=True)
-def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["emulated", "own"])
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A processor with tiles, for what is made from here on."""
-    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DEMULATED_TILES"))
-    monkeypatch.setattr(native, "library", cache(native.library.__wrapped__))
-    monkeypatch.setattr(native, "rounds", cache(native.rounds.__wrapped__))
-    monkeypatch.setattr(native, "tiles", cache(native.tiles.__wrapped__))
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    for name in ("library", "rounds", "tiles"):
+        monkeypatch.setattr(native, name, cache(getattr(native, name).__wrapped__))
+    if request.param == "emulated":
+        monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DEMULATED_TILES"))
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    elif not torch.cpu._is_amx_tile_supported():
+        pytest.skip("this processor has no tiles of its own")
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -48,12 +52,12 @@ def in_tiles(stock: nn.Linear) -> NativeLinear:
 @torch.inference_mode()
 def test_it_is_the_linear_layer_and_a_row_is_the_same_whatever_is_beside_it(sizes: tuple[int, int], bias: bool) -> None:
     stock = made(*sizes, bias=bias)
-    ours, rows = in_tiles(stock), torch.randn(100, sizes[1]).bfloat16()
+    ours, rows = in_tiles(stock), torch.randn(300, sizes[1]).bfloat16()
     together = ours(rows)
     expected = rows.double() @ stock.weight.double().T + (stock.bias.double() if bias else 0)
     assert (together.double() - expected).abs().max() <= 5e-3 * expected.abs().max()
     torch.set_num_threads(3)
-    for count in (1, 2, 15, 16, 17, 33, 64, 65, 99):
+    for count in COUNTS:
         assert torch.equal(ours(rows[:count]), together[:count])
         assert torch.equal(ours(rows[-count:]), together[-count:])
 
@@ -97,11 +101,6 @@ def test_a_model_s_layers_are_the_same_however_a_prompt_is_cut(tmp_path: Path) -
     run.step((beside, 41))
     got = [run.step((beside, 19), (other, 30))[0], *(run.step((beside, 1), (other, 1))[0] for _ in range(3))]
     assert all(map(torch.equal, got, expected))
-
-
-@pytest.mark.parametrize("sizes", [(8, 32), (24, 64)])
-def test_weights_of_no_whole_tiles_are_left_to_others(sizes: tuple[int, int]) -> None:
-    assert not native_linear.readable(made(*sizes))
 
 
 def test_where_tiles_cannot_be_tried_they_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
