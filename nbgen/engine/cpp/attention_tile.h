@@ -282,7 +282,8 @@ class Tile {
             }
         }
         const __m512 before = _mm512_maskz_loadu_ps(rows, own_.largest + m);
-        const __m512 largest = largest_of(before, fold_rows(largest_of, tops)), share = exponentials(_mm512_sub_ps(before, largest));
+        const __m512 largest = largest_of(before, fold_rows(largest_of, tops));
+        const __m512 share = exponentials(_mm512_sub_ps(before, largest));
         _mm512_mask_storeu_ps(own_.largest + m, rows, largest);
         for (int64_t i = 0; i < some; i++) {
             float* own = scores + i * KEYS;
@@ -384,7 +385,7 @@ class Tile {
     const AttentionLayer& layer_;
     const Task& task_;
     int64_t group_, width_, depth_;  // widths and depths are padded
-    bool turned_;                    // whether it is the keys that lie in rows of a tile, and queries in columns
+    bool turned_;                    // whether it is keys that lie in rows of a tile, and queries in columns
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
     const T* nothing_;

@@ -71,7 +71,8 @@ class Inputs {
             if (in_tiles(linear)) {
                 const Weight weight = weight_of(linear);
                 cut.each([&](int64_t begin, int64_t end) {
-                    if (rows == 1) return (linear.weight ? multiply_row : multiply_row_by_written)(weight, numbers, output, begin, end);
+                    const auto by_row = linear.weight ? multiply_row : multiply_row_by_written;
+                    if (rows == 1) return by_row(weight, numbers, output, begin, end);
                     if (packed_) return multiply_packed_rows(weight, rows, packed_, output, begin, end);
                     for (; begin < end; begin += WIDE)
                         multiply_by_packed_weights(weight, rows, numbers, output, begin, std::min(end, begin + WIDE));
@@ -82,8 +83,8 @@ class Inputs {
         return false;
     }
 
-    // Computes a cut's outputs of `gate` and `up` in tiles, and of these its outputs by `open(gates, ups, count)` for each row, if that
-    // is faster than one after the other; returns whether it did. The outputs of `up` are not kept.
+    // Computes a cut's outputs of `gate` and `up` in tiles and joins them, by `open(gates, ups, count)` for each row, if that is
+    // faster than one after the other; returns whether it did. The outputs of `up` are not kept.
     template <typename Open>
     bool multiply_gated([[maybe_unused]] const Linear<T>& gate, [[maybe_unused]] const Linear<T>& up, [[maybe_unused]] T* output,
                         [[maybe_unused]] const Cut& cut, [[maybe_unused]] const Open& open) const {
@@ -92,8 +93,8 @@ class Inputs {
             if (in_tiles(gate) && in_tiles(up) && rows > FEW_FOR_TILES && up.outputs) {
                 cut.each([&](int64_t begin, int64_t end) {
                     for (; begin < end; begin += WIDE / 2)
-                        ::multiply_gated(weight_of(gate), weight_of(up), rows, numbers, output, begin, std::min(end, begin + WIDE / 2),
-                                         open);
+                        ::multiply_gated(weight_of(gate), weight_of(up), rows, numbers, output, begin,
+                                         std::min(end, begin + WIDE / 2), open);
                 });
                 return true;
             }

@@ -271,8 +271,8 @@ inline const Bfloat16* pack_weights(const Weight& weight, int64_t begin, int64_t
     return packed;
 }
 
-// A block's sums `[2, 2, 16 rows, 16 outputs]`, which become rows of its outputs, `stride` apart, while the next block is multiplied:
-// tiles leave a processor's vectors idle.
+// A block's sums `[2, 2, 16 rows, 16 outputs]`, which become rows of its outputs, `stride` apart, while the next block is
+// multiplied: tiles leave a processor's vectors idle.
 class Finish {
   public:
     Finish() = default;
