@@ -32,7 +32,8 @@ session gives each its part. Engines with a cache of their own get 2 GiB for it;
 free memory where nothing is said (`kv_cache_bytes`), fills with what it has computed, for later prompts. Starts are of
 a model that was started before: its files are in memory, and what nbgen keeps between starts is there.
 
-RESULTS.md is of a Zen 5, [RESULTS_ZEN4.md](RESULTS_ZEN4.md) of a Zen 4, which multiplies half as fast, and
+RESULTS.md is of a Zen 5, [RESULTS_AMX.md](RESULTS_AMX.md) of a Xeon with AMX, which multiplies in tiles,
+[RESULTS_ZEN4.md](RESULTS_ZEN4.md) of a Zen 4, which multiplies half as fast as a Zen 5, and
 [RESULTS_ZEN3.md](RESULTS_ZEN3.md) of a Zen 3, which has AVX2 and no products of bfloat16: nbgen computes in float32
 there (`--results benchmarks/results_zen3.json`). Each table says when its rows were taken: the code went on between
 them. A GPU's figures are in [GPU.md](GPU.md), those of whole tensors in [INFER.md](INFER.md), those of the browser in
