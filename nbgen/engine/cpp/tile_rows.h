@@ -1,0 +1,175 @@
+// Products of a few rows with a weight in tiles. Rows are packed, with pairs of inputs of 16 rows side by side; weights are read as
+// they lie, and those that are not plain are written out, some outputs at a time.
+
+#pragma once
+
+#include "tile_weight.h"
+
+#ifdef TILES
+
+constexpr int64_t FEW_FOR_TILES = 128;  // rows, up to which it pays to pack them rather than weights
+constexpr int64_t PASS = 512;  // inputs whose weights, for two tiles of outputs, stay in the first-level cache while all rows pass
+
+// Sums of a block, `[2, 2, 16 outputs, 16 rows]`, which become rows of the output, of the outputs from `n` on, while the next block
+// is multiplied: tiles leave a processor's vectors idle.
+class FinishTurned {
+  public:
+    FinishTurned() = default;
+    FinishTurned(const float* sums, const Weight& weight, int64_t n, int64_t end, int64_t rows, Bfloat16* output)
+        : sums_(sums), weight_(&weight), n_(n), end_(end), rows_(rows), output_(output) {}
+
+    // Writes one more tile, if one is left.
+    void advance() {
+        for (; next_ < 4; next_++) {
+            const int64_t n = n_ + next_ / 2 * SIDE, m = next_ % 2 * SIDE;
+            if (n < end_ && m < rows_) return write(sums_ + next_++ * SIDE * SIDE, n, std::min(SIDE, rows_ - m), m);
+        }
+    }
+
+    void complete() {
+        while (next_ < 4) advance();
+    }
+
+  private:
+    void write(const float* sums, int64_t n, int64_t count, int64_t m) const {
+        Words rows[LANES];
+        std::memcpy(rows, sums, sizeof rows);
+        transpose(rows);
+        const int64_t some = std::min(SIDE, end_ - n);
+        const Ends ends = weight_->ends_of(n, some);
+        for (int64_t i = 0; i < count; i++) {
+            const __m256i narrow = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(ends(reinterpret_cast<__m512>(rows[i]))));
+            _mm256_mask_storeu_epi16(output_ + (m + i) * weight_->outputs + n, static_cast<__mmask16>((1 << some) - 1), narrow);
+        }
+    }
+
+    const float* sums_ = nullptr;
+    const Weight* weight_ = nullptr;
+    int64_t n_ = 0, end_ = 0, rows_ = 0, next_ = 0;
+    Bfloat16* output_ = nullptr;
+};
+
+// The outputs of one tile or two by the rows of one tile or two, which are packed.
+struct TileBlock {
+    const Bfloat16 *weights, *rows;
+    int64_t inputs;
+    bool two_outputs, two_rows;
+
+    // Adds the products of the inputs `from` to `end` to the `sums` of four tiles. Meanwhile it finishes `before`.
+    void add(int64_t from, int64_t end, FinishTurned& before, float* sums) const {
+        const int64_t stride = inputs * sizeof(Bfloat16);
+        asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
+        begin_tiles(sums, !from);
+        for (int64_t k = from; k < end; k += DEEP) {
+            const Bfloat16* right = rows + k * SIDE;
+            LOAD_TILE(4, weights + k, stride);
+            LOAD_TILE(6, right, 64);
+            ADD_TILES(0, 4, 6);
+            if (two_rows) {
+                LOAD_TILE(7, right + SIDE * inputs, 64);
+                ADD_TILES(1, 4, 7);
+            }
+            if (two_outputs) {
+                LOAD_TILE(5, weights + SIDE * inputs + k, stride);
+                ADD_TILES(2, 5, 6);
+                if (two_rows) ADD_TILES(3, 5, 7);
+            }
+            before.advance();
+        }
+        end_tiles(sums);
+        asm volatile("" ::: "memory");
+    }
+};
+
+// Multiplies `packed` rows into the outputs `begin` to `end` of `output` `[rows, outputs]`.
+inline void multiply_packed_rows(const Weight& weight, int64_t rows, const Bfloat16* packed, Bfloat16* output, int64_t begin,
+                                 int64_t end) {
+    thread_local Aligned<float> room;
+    constexpr int64_t FOUR = 4 * SIDE * SIDE;
+    const int64_t inputs = weight.inputs, blocks = cuts(rows, BLOCK), chunk = blocks > 1 ? PASS : inputs;
+    float* sums = at_least(room, 2 * blocks * FOUR);
+    FinishTurned before;
+    for (int64_t n = begin; n < end; n += BLOCK) {
+        const int64_t last = std::min(end, n + BLOCK);
+        const Bfloat16* numbers = weight.numbers(n, last, room_for_tiles<2>(BLOCK * inputs), BLOCK);
+        for (int64_t k = 0; k < inputs; k += chunk)
+            for (int64_t b = 0; b < blocks; b++) {
+                const int64_t m = b * BLOCK, size = std::min(chunk, inputs - k);
+                const TileBlock block{numbers, packed + m * inputs, inputs, last - n > SIDE, rows - m > SIDE};
+                float* own = sums + (n / BLOCK % 2 * blocks + b) * FOUR;
+                block.add(k, k + size, before, own);
+                if (k + size < inputs) continue;
+                before.complete();
+                before = FinishTurned(own, weight, n, last, std::min(BLOCK, rows - m), output + m * weight.outputs);
+            }
+    }
+    before.complete();
+}
+
+// Makes a row's outputs from `n` on, 16 at most, of their sums.
+inline void finish_row(const Weight& weight, const float* sums, int64_t n, int64_t count, Bfloat16* output) {
+    const __m256bh narrow = _mm512_cvtneps_pbh(weight.ends_of(n, count)(_mm512_loadu_ps(sums)));
+    _mm256_mask_storeu_epi16(output + n, static_cast<__mmask16>((1 << count) - 1), reinterpret_cast<__m256i>(narrow));
+}
+
+// Multiplies one row into the outputs `begin` to `end`. Tiles have one column: the row, and so each tile's sums, lie side by side.
+inline void multiply_row(const Weight& weight, const Bfloat16* row, Bfloat16* output, int64_t begin, int64_t end) {
+    alignas(64) float sums[SIDE];
+    const int64_t inputs = weight.inputs, stride = inputs * sizeof(Bfloat16);
+    for (int64_t n = begin; n < end; n += SIDE) {
+        const int64_t count = std::min(SIDE, end - n);
+        const Bfloat16* numbers = weight.numbers(n, n + count, room_for_tiles<2>(SIDE * inputs), SIDE);
+        asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
+        CLEAR_TILE(0);
+        for (int64_t k = 0; k < inputs; k += DEEP) {
+            LOAD_TILE(6, row + k, 4);
+            LOAD_TILE(4, numbers + k, stride);
+            ADD_TILES(0, 4, 6);
+        }
+        STORE_TILE(0, sums, 4);
+        asm volatile("" ::: "memory");
+        finish_row(weight, sums, n, count, output);
+    }
+}
+
+// The same for weights that are not plain. They are written out in patches that stay in the first-level cache, each while the one
+// before is multiplied: tiles would wait for what was written just now.
+inline void multiply_row_by_written(const Weight& weight, const Bfloat16* row, Bfloat16* output, int64_t begin, int64_t end) {
+    constexpr int64_t TALL = 4 * SIDE, WIDTH = 128, STRIDE = WIDTH * sizeof(Bfloat16);
+    alignas(64) float sums[TALL];
+    alignas(64) static thread_local Bfloat16 rooms[2][TALL * WIDTH];
+    const int64_t inputs = weight.inputs, across = cuts(inputs, WIDTH), patches = cuts(end - begin, TALL) * across;
+    const auto patch = [&](int64_t i) {
+        const int64_t n = begin + i / across * TALL, k = i % across * WIDTH;
+        return Patch{n, std::min(end, n + TALL), k, std::min(inputs, k + WIDTH)};
+    };
+    weight.write(weight.layer, patch(0), rooms[0], WIDTH);
+    for (int64_t i = 0; i < patches; i++) {
+        const Patch now = patch(i);
+        const Bfloat16* numbers = rooms[i % 2];
+        if (i + 1 < patches) weight.write(weight.layer, patch(i + 1), rooms[(i + 1) % 2], WIDTH);
+        asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
+        if (!now.from) begin_tiles(sums, true);
+        for (int64_t k = now.from; k < now.to; k += DEEP, numbers += DEEP) {
+            LOAD_TILE(6, row + k, 4);
+            LOAD_TILE(4, numbers, STRIDE);
+            ADD_TILES(0, 4, 6);
+            LOAD_TILE(5, numbers + SIDE * WIDTH, STRIDE);
+            ADD_TILES(1, 5, 6);
+            LOAD_TILE(4, numbers + 2 * SIDE * WIDTH, STRIDE);
+            ADD_TILES(2, 4, 6);
+            LOAD_TILE(5, numbers + 3 * SIDE * WIDTH, STRIDE);
+            ADD_TILES(3, 5, 6);
+        }
+        if (now.to < inputs) continue;
+        STORE_TILE(0, sums, 4);
+        STORE_TILE(1, sums + SIDE, 4);
+        STORE_TILE(2, sums + 2 * SIDE, 4);
+        STORE_TILE(3, sums + 3 * SIDE, 4);
+        asm volatile("" ::: "memory");
+        for (int64_t n = now.begin; n < now.end; n += SIDE)
+            finish_row(weight, sums + (n - now.begin), n, std::min(SIDE, now.end - n), output);
+    }
+}
+
+#endif
