@@ -42,7 +42,9 @@ struct KindProducts {
     void (*of_few)(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut);
     void (*by_panel)(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end);
     void (*write)(const Linear<T>& linear, const Patch& patch, T* room, int64_t stride);
+    int64_t line;  // inputs whose weights fill a cache line
 };
 
 template <typename Kind, typename T>
-constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>, write_out<Kind, T>};
+constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>, write_out<Kind, T>,
+                                  LINE * 8 / Kind::BITS};

@@ -117,7 +117,7 @@ class Inputs {
 
   private:
 #ifdef TILES
-    static Weight weight_of(const Linear<T>& linear) { return {linear, linear.weight ? nullptr : products_of(linear).write}; }
+    static Weight weight_of(const Linear<T>& linear) { return {linear, linear.weight ? nullptr : &products_of(linear)}; }
 #endif
 
     bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || go_by_pairs(linear); }

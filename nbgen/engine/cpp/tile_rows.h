@@ -135,30 +135,31 @@ inline void multiply_row(const Weight& weight, const Bfloat16* row, Bfloat16* ou
 // The same for weights that are not plain. They are written out in patches that stay in the first-level cache, each while the one
 // before is multiplied: tiles would wait for what was written just now.
 inline void multiply_row_by_written(const Weight& weight, const Bfloat16* row, Bfloat16* output, int64_t begin, int64_t end) {
-    constexpr int64_t TALL = 4 * SIDE, WIDTH = 128, STRIDE = WIDTH * sizeof(Bfloat16);
+    constexpr int64_t TALL = 4 * SIDE, WIDEST = 128, STRIDE = WIDEST * sizeof(Bfloat16);
     alignas(64) float sums[TALL];
-    alignas(64) static thread_local Bfloat16 rooms[2][TALL * WIDTH];
-    const int64_t inputs = weight.inputs, across = cuts(inputs, WIDTH), patches = cuts(end - begin, TALL) * across;
+    alignas(64) static thread_local Bfloat16 rooms[2][TALL * WIDEST];
+    const int64_t inputs = weight.inputs, width = std::min(weight.kind->line, WIDEST);
+    const int64_t across = cuts(inputs, width), patches = cuts(end - begin, TALL) * across;
     const auto patch = [&](int64_t i) {
-        const int64_t n = begin + i / across * TALL, k = i % across * WIDTH;
-        return Patch{n, std::min(end, n + TALL), k, std::min(inputs, k + WIDTH)};
+        const int64_t n = begin + i / across * TALL, k = i % across * width;
+        return Patch{n, std::min(end, n + TALL), k, std::min(inputs, k + width)};
     };
-    weight.write(weight.layer, patch(0), rooms[0], WIDTH);
+    weight.kind->write(weight.layer, patch(0), rooms[0], WIDEST);
     for (int64_t i = 0; i < patches; i++) {
         const Patch now = patch(i);
         const Bfloat16* numbers = rooms[i % 2];
-        if (i + 1 < patches) weight.write(weight.layer, patch(i + 1), rooms[(i + 1) % 2], WIDTH);
+        if (i + 1 < patches) weight.kind->write(weight.layer, patch(i + 1), rooms[(i + 1) % 2], WIDEST);
         asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
         if (!now.from) begin_tiles(sums, true);
         for (int64_t k = now.from; k < now.to; k += DEEP, numbers += DEEP) {
             LOAD_TILE(6, row + k, 4);
             LOAD_TILE(4, numbers, STRIDE);
             ADD_TILES(0, 4, 6);
-            LOAD_TILE(5, numbers + SIDE * WIDTH, STRIDE);
+            LOAD_TILE(5, numbers + SIDE * WIDEST, STRIDE);
             ADD_TILES(1, 5, 6);
-            LOAD_TILE(4, numbers + 2 * SIDE * WIDTH, STRIDE);
+            LOAD_TILE(4, numbers + 2 * SIDE * WIDEST, STRIDE);
             ADD_TILES(2, 4, 6);
-            LOAD_TILE(5, numbers + 3 * SIDE * WIDTH, STRIDE);
+            LOAD_TILE(5, numbers + 3 * SIDE * WIDEST, STRIDE);
             ADD_TILES(3, 5, 6);
         }
         if (now.to < inputs) continue;

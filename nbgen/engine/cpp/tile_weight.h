@@ -36,10 +36,10 @@ struct Ends {
     }
 };
 
-// The weight of a layer. Unless it is plain, `write` writes out patches of it (`kind_products.h`).
+// The weight of a layer. Unless it is plain, its `kind` writes out patches of it.
 struct Weight {
     const Linear<Bfloat16>& layer;
-    decltype(KindProducts<Bfloat16>::write) write = nullptr;
+    const KindProducts<Bfloat16>* kind = nullptr;
     const int64_t inputs = layer.inputs, outputs = layer.outputs;
 
     Ends ends_of(int64_t n, int64_t count) const {
@@ -57,9 +57,9 @@ struct Weight {
     // zeros follow.
     const Bfloat16* numbers(int64_t begin, int64_t end, Bfloat16* room, int64_t rows) const {
         const int64_t count = end - begin;
-        if (!write && count % SIDE == 0) return layer.weight + begin * inputs;
-        if (write)
-            write(layer, {begin, end, 0, inputs}, room, inputs);
+        if (!kind && count % SIDE == 0) return layer.weight + begin * inputs;
+        if (kind)
+            kind->write(layer, {begin, end, 0, inputs}, room, inputs);
         else
             std::copy_n(layer.weight + begin * inputs, count * inputs, room);
         std::fill(room + count * inputs, room + rows * inputs, Bfloat16{});
