@@ -48,7 +48,7 @@ PATIENCE = 1.0
 #: a decode gave first tokens a fifth sooner, but raised the 99th percentile between tokens to 2.2 times the median.
 FAIR = MixedChunk(least=8, most=128, for_each=1.0, patience=PATIENCE)
 #: The same where the processor multiplies in tiles (AMX), five times as fast from the same memory. Four prompt tokens a
-#: decode gave first tokens no sooner, and raised the 99th percentile between tokens of 32 streams to 2.05 times the median.
+#: decode gave first tokens no sooner, and raised the 99th percentile between tokens to 2.05 times the median.
 FAIR_IN_TILES = MixedChunk(least=60, most=256, for_each=2, patience=PATIENCE)
 #: The same where each prompt needs a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128, patience=PATIENCE)
