@@ -16,8 +16,6 @@ from nbgen.engine.native import function, library
 
 #: Number of outputs that the C++ computes together.
 OUTPUTS = 4
-#: Inputs of a tile of the processor (AMX), where it has tiles.
-TILE_INPUTS = 32
 ALL = slice(None)
 #: Products with fewer multiplications than this run on one thread: waking another takes longer.
 SMALL = 2**15

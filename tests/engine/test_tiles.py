@@ -13,12 +13,14 @@ from nbgen.engine.attention import Layer, Scores
 from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.attention_plan import CHUNK
 from nbgen.engine.attention_window import Window
-from nbgen.engine.native_linear import TILE_INPUTS, NativeLinear, NativeProduct
+from nbgen.engine.native_linear import NativeLinear, NativeProduct
 from tests.engine import test_attention
 from tests.engine.test_attention import Case
 from tests.engine.test_native_decoder import Run, runner_of, saved
 from tests.engine.test_native_linear import blocks, coded, eight, floats, four, named, weight_of
 
+#: Inputs that one instruction adds up.
+TILE_INPUTS = 32
 #: Outputs and inputs: one tile, parts of tiles, several units, more inputs than are multiplied at a time.
 SIZES = [(16, 32), (7, 32), (24, 64), (297, 416), (2100, 64), (32, 1088)]
 #: Rows: one, a tile or two, with more or less beside, and more than are packed.

@@ -5,8 +5,7 @@
 
 #pragma once
 
-#include <vector>
-
+#include "aligned.h"
 #include "strips.h"
 
 constexpr int64_t MANY = 8 * ROWS;  // for more rows than these, it always pays to lay weights out
@@ -19,12 +18,8 @@ constexpr int64_t STAYING = 1 << 20;  // bytes of rows that stay in the second-l
 // A thread's own buffer of at least so many vectors, one for each type `For`.
 template <typename T, typename For = T>
 T* room_of(int64_t vectors) {
-    struct alignas(VECTOR) Line {
-        Numbers<T> numbers;
-    };
-    thread_local std::vector<Line> lines;
-    if (static_cast<int64_t>(lines.size()) < vectors) lines.resize(vectors);
-    return reinterpret_cast<T*>(lines.data());
+    thread_local Aligned<T> numbers;
+    return at_least(numbers, vectors * STEP<T>);
 }
 
 // Writes the weights of the outputs `begin` to `end` to `laid` `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include "aligned.h"
 #include "kind_products.h"
 #include "tile_sums.h"
 
@@ -10,12 +9,9 @@
 
 constexpr int64_t BLOCK = 2 * SIDE;  // rows, and outputs, whose sums fill four tiles
 
-// A thread's own buffer, one for each `Use`.
+// A thread's own buffer for so many numbers, one for each `Use`.
 template <int Use>
-Bfloat16* room_for_tiles(int64_t size) {
-    thread_local Aligned<Bfloat16> numbers;
-    return at_least(numbers, size);
-}
+Bfloat16* room_for_tiles(int64_t size) { return room_of<Bfloat16, std::integral_constant<int, Use>>(cuts(size, STEP<Bfloat16>)); }
 
 // Packs rows `[rows, inputs]` to `[rows / 16, inputs / 32, 16, 16, 2]`.
 inline const Bfloat16* pack_rows_for_tiles(int64_t rows, int64_t inputs, const Bfloat16* numbers) {
