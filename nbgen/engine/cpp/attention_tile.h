@@ -76,7 +76,7 @@ class Tile {
             after.begin += KEYS;
             const Block<T>& coming = after.begin < after.end ? after : next;
             const Slots ahead(batch_, coming);
-            if (!turned_) pack_keys(block, slots, coming, ahead);
+            if (!turned_) pack_keys(block, slots);
             pack_values(block, slots, coming, ahead);
             const int64_t most = strip_of<Operand<T>>();
             for (int64_t m = 0; m < count(); m += most) {
@@ -113,12 +113,11 @@ class Tile {
         own_.forget(count(), width_);
     }
 
-    // Packs a block's keys while prefetching those of the `next` one.
-    void pack_keys(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
-        for (int64_t k = 0; k < KEYS; k += LANES) {
-            for (int64_t i = k; i < std::min(k + LANES, ahead.count); i++)
-                fetch(next.keys + ahead.of[i] * layer_.dim, layer_.dim);
-            if (k >= slots.count) continue;
+    // Packs a block's keys.
+    void pack_keys(const Block<T>& block, const Slots& slots) {
+        for (int64_t k = 0; k < slots.count; k += LANES) {
+            for (int64_t i = k + LANES; i < std::min(k + 2 * LANES, slots.count); i++)
+                fetch<fetch_soon>(block.keys + slots.of[i] * layer_.dim, layer_.dim);
             const T* columns[LANES];
             for (int64_t l = 0; l < LANES; l++)
                 columns[l] = block.keys + slots.of[std::min(k + l, slots.count - 1)] * layer_.dim;
@@ -126,16 +125,20 @@ class Tile {
         }
     }
 
-    // The same for its values. Those beyond the task's end are replaced by `nothing_`: they were never written, and may be numbers
-    // that no weight makes 0.
+    // The same for its values, while prefetching all of the `next` block. Values beyond the task's end are replaced by `nothing_`:
+    // they were never written, and may be numbers that no weight makes 0.
     void pack_values(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
         constexpr int64_t PAIR = DEPTH<Operand<T>>;
         for (int64_t k = 0; k < KEYS; k += PAIR) {
             const T* rows[PAIR];
             for (int64_t i = 0; i < PAIR; i++)
                 rows[i] = k + i < slots.count ? block.values + slots.of[k + i] * layer_.value_dim : nothing_;
-            for (int64_t i = k; i < std::min(k + PAIR, ahead.count); i++)
-                fetch(next.values + ahead.of[i] * layer_.value_dim, layer_.value_dim);
+            for (int64_t i = k; i < std::min(k + PAIR, ahead.count); i++) {
+                fetch<fetch_line>(next.values + ahead.of[i] * layer_.value_dim, layer_.value_dim);
+                if (!turned_) fetch<fetch_line>(next.keys + ahead.of[i] * layer_.dim, layer_.dim);
+            }
+            for (int64_t i = k + LANES; i < std::min(k + LANES + PAIR, slots.count); i++)
+                fetch<fetch_soon>(block.values + slots.of[i] * layer_.value_dim, layer_.value_dim);
             pack_rows(rows, layer_.value_dim, KEYS, k, values_);
         }
     }
@@ -162,9 +165,9 @@ class Tile {
     }
 
     // If not inlined, this would be a function without effect, whose calls compilers leave out.
+    template <void (*FETCH)(const void*)>
     [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
-        for (int64_t i = 0; i < count; i += VECTOR / sizeof(T))
-            fetch_line(numbers + i);
+        for (int64_t i = 0; i < count; i += VECTOR / sizeof(T)) FETCH(numbers + i);
     }
 
 #ifdef __AVX512F__

@@ -28,13 +28,6 @@ constexpr bool PREFETCHES = REGISTERS == 32 || Kind::BITS != 4 || by_twos(R);
 template <typename Kind>
 constexpr bool IS_WIDE = Kind::BITS >= 16;
 
-// The cache that wide weights are prefetched into: the first level if that can have many reads under way. Zen 5 alone has both.
-#if defined(__AVX512BF16__) && defined(__AVX512VP2INTERSECT__)
-constexpr int NEAR = 3;  // a tenth to a quarter faster than into the second; on Zen 4 it was slower
-#else
-constexpr int NEAR = 2;
-#endif
-
 // The most rows that count as few for weights of this kind. Weights of 16 and 8 bits are widened quickly.
 template <typename Kind>
 constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 18 : AT_ONCE;

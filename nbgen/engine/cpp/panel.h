@@ -122,8 +122,11 @@ template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto all = std::make_index_sequence<ROWS>();
     static constexpr auto laid_strips = panel_strips_of<typename Lying<Kind>::As, T>(all);
-    static constexpr auto strips = strips_of<false, T>(all), laying_strips = strips_of<true, T>(all);
+    static constexpr auto strips = strips_of<false, false, T>(all), laying_strips = strips_of<true, false, T>(all);
+    static constexpr auto paced_strips = strips_of<false, true, T>(all);
     const bool lays = !IS_PLAIN<Kind> || pays_to_lay_out(linear, rows);
+    const bool is_paced = rows <= PACED_ROWS && linear.inputs <= PACED_INPUTS;
+    const auto& own_strips = lays ? laying_strips : is_paced ? paced_strips : strips;
     T* laid = lays ? room_of<T>(PANEL * linear.inputs / STEP<T>) : nullptr;
     if constexpr (!IS_PLAIN<Kind>) lay_out<Kind>(linear, begin, end, laid);
     const int64_t others = rows - in_fours(rows);
@@ -132,6 +135,6 @@ void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T*
         if (lays && (m || !IS_PLAIN<Kind>))
             laid_strips[some - 1](linear, laid, rows, m, input, output, begin, end);
         else
-            (lays ? laying_strips : strips)[some - 1](linear, laid, rows, m, input, output, begin, end);
+            own_strips[some - 1](linear, laid, rows, m, input, output, begin, end);
     }
 }

@@ -15,7 +15,8 @@ constexpr int FEWEST = 4;      // outputs of a tile of many rows
 constexpr int MOST = 8;        // outputs of a tile of one or two rows
 
 // What a tile prefetches while it computes. At each of the inputs `from` to `to`, it prefetches the same input of later weights,
-// which begin at `first`. At every input, it prefetches that input of a `row`, if this is not null.
+// which begin at `first`. If a tile is `PACED`, these inputs are counted on from one output to the next: so it prefetches few lines
+// at a time. At every input, it prefetches that input of a `row`, if this is not null.
 struct Ahead {
     const char* first;
     int64_t from, to;
@@ -69,16 +70,25 @@ inline void fetch_all(Ahead ahead, int64_t inputs, int64_t begin, int64_t end) {
 }
 
 // Adds the products of the inputs `begin` to `end` to the sums of `R` rows by `N` outputs. The weights that it prefetches are of
-// the `Kind`. If it `LAYS`, it also writes the weights to `laid`, vector after vector.
-template <typename Kind, bool LAYS = false, int R, int N, typename T>
+// the `Kind`. If it `LAYS`, it also writes the weights to `laid`, vector after vector. If `soon`, it prefetches the next tile's, too.
+template <typename Kind, bool LAYS = false, bool PACED = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
-                                                int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr) {
+                                                int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr,
+                                                bool soon = false) {
     if constexpr (REGISTERS == 16) fetch_all<Kind, N, T>(ahead, inputs, begin, end);
     for (int64_t k = begin; k < end; k += STEP<T>) {
         if constexpr (REGISTERS > 16) {
-            if (k >= ahead.from && k < ahead.to)
+            if constexpr (PACED) {
+#pragma GCC unroll 8
+                for (int j = 0; j < N; j++)
+                    if (const int64_t at = j * inputs + k; at >= ahead.from && at < ahead.to)
+                        fetch_line(ahead.first + at * Kind::BITS / 8);
+            } else if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
                 for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
+            if (soon)
+#pragma GCC unroll 8
+                for (int j = N; j < 2 * N; j++) fetch_soon(weights.first + k * weights.along + j * weights.across);
             if (ahead.row) fetch_line(static_cast<const T*>(ahead.row) + k);
         }
         add_vectors(sums, input + k, inputs, [&](int j) {
@@ -90,30 +100,37 @@ template <typename Kind, bool LAYS = false, int R, int N, typename T>
 }
 
 // Multiplies `R` rows of `input` by `N` outputs from `n` on. If it `LAYS`, it also writes their weights to `laid`.
-template <int R, int N, bool LAYS, typename T>
-inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t from, int64_t to, T* laid) {
-    const Plain<T> own(linear, n), next(linear, n + PANEL);
+template <int R, int N, bool LAYS, bool PACED, typename T>
+inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, Ahead ahead, T* laid, bool soon) {
+    const Plain<T> own(linear, n);
     Floats sums[R][N] = {};
-    add_products<Plain<T>, LAYS>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs,
-                                 Ahead{next.bytes(0), from, to}, laid);
+    ahead.first = Plain<T>(linear, n + PANEL).bytes(0);
+    add_products<Plain<T>, LAYS, PACED>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs, ahead,
+                                        laid, soon);
     finish(linear, sums, output, n);
 }
 
-// Multiplies `R` of all `rows`, from `m` on, by the outputs `begin` to `end`. Each row prefetches its part of the next panel.
-template <int R, bool LAYS, typename T>
+// The most rows whose tiles are paced. They take about as long as their weights to come from memory, and a processor drops
+// prefetches that come faster. With more rows, or more than `PACED_INPUTS`, they took no less time.
+constexpr int64_t PACED_ROWS = REGISTERS > 16 ? 3 * ROWS : 0, PACED_INPUTS = 2048;
+
+// Multiplies `R` of all `rows`, from `m` on, by the outputs `begin` to `end`. Each row prefetches its part of the next panel, and
+// the first rows anew what is left of their own.
+template <int R, bool LAYS, bool PACED, typename T>
 void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin, int64_t end) {
     constexpr int N = !LAYS && R <= REGISTERS / 16 ? MOST : FEWEST;
-    const int64_t from = m * linear.inputs / rows, to = (m + R) * linear.inputs / rows;
+    const int64_t inputs = PACED ? N * linear.inputs : linear.inputs;
+    const Ahead ahead{nullptr, m * inputs / rows, (m + R) * inputs / rows};
     input += m * linear.inputs;
     output += m * linear.outputs;
     int64_t n = begin;
     for (; n + N <= end; n += N)
-        tile<R, N, LAYS>(linear, input, output, n, from, to, LAYS ? laid + (n - begin) * linear.inputs : nullptr);
-    for (; n < end; n += FEWEST) tile<R, FEWEST, false>(linear, input, output, n, from, to, laid);
+        tile<R, N, LAYS, PACED>(linear, input, output, n, ahead, LAYS ? laid + (n - begin) * linear.inputs : nullptr, m == 0);
+    for (; n < end; n += FEWEST) tile<R, FEWEST, false, PACED>(linear, input, output, n, ahead, laid, m == 0);
 }
 
 // The functions for strips of one row, two rows, and so on.
-template <bool LAYS, typename T, std::size_t... R>
+template <bool LAYS, bool PACED, typename T, std::size_t... R>
 constexpr auto strips_of(std::index_sequence<R...>) {
-    return std::array{&strip<R + 1, LAYS, T>...};
+    return std::array{&strip<R + 1, LAYS, PACED, T>...};
 }
