@@ -6,7 +6,6 @@ model's operators. Layers in C++ time themselves, in a library that is built for
 """
 
 import ctypes
-import gc
 import subprocess
 import sys
 import time
@@ -71,17 +70,15 @@ def table(folder: Path, threads: int, *workloads: str) -> str:
 
 def main(folder: Path, threads: int, *workloads: str) -> None:
     from benchmarks.engines import nbgen_engine
-    from nbgen.engine.lean_imports import import_engine
     from nbgen.engine_config import EngineConfig
 
     config = EngineConfig(model=str(folder), threads=threads, draft_tokens=0)
-    import_engine(config)
+    nbgen_engine.import_parts(config)
     from nbgen.engine import native
     from nbgen.engine.assembly import assemble
 
     native.KINDS = {dtype: (*flags, "-DTIMED") for dtype, flags in native.KINDS.items()}
     assembly = assemble(config, lambda *_: None)
-    gc.freeze()  # as an engine's process does: a collection would take as long as thirty steps
     timers = _timed(assembly.engine, native.library(assembly.engine._runner.model.dtype))
     print("| | steps | ms a step | " + " | ".join(PARTS) + " |")
     print("|---" * (3 + len(PARTS)) + "|")

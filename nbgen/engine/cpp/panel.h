@@ -123,7 +123,7 @@ void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T*
     static constexpr auto all = std::make_index_sequence<ROWS>();
     static constexpr auto laid_strips = panel_strips_of<typename Lying<Kind>::As, T>(all);
     static constexpr auto strips = strips_of<false, false, T>(all), laying_strips = strips_of<true, false, T>(all);
-    static constexpr auto paced_strips = strips_of<false, true, T>(all);
+    static constexpr auto paced_strips = strips_of<false, (PACED_ROWS > 0), T>(all);
     const bool lays = !IS_PLAIN<Kind> || pays_to_lay_out(linear, rows);
     const bool is_paced = rows <= PACED_ROWS && linear.inputs <= PACED_INPUTS;
     const auto& own_strips = lays ? laying_strips : is_paced ? paced_strips : strips;

@@ -70,7 +70,7 @@ inline void fetch_all(Ahead ahead, int64_t inputs, int64_t begin, int64_t end) {
 }
 
 // Adds the products of the inputs `begin` to `end` to the sums of `R` rows by `N` outputs. The weights that it prefetches are of
-// the `Kind`. If it `LAYS`, it also writes the weights to `laid`, vector after vector. If `soon`, it prefetches the next tile's, too.
+// the `Kind`, and if `soon`, also those of the next tile. If it `LAYS`, it also writes the weights to `laid`, vector after vector.
 template <typename Kind, bool LAYS = false, bool PACED = false, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Layout<T> weights,
                                                 int64_t begin, int64_t end, Ahead ahead, [[maybe_unused]] T* laid = nullptr,
@@ -101,12 +101,11 @@ template <typename Kind, bool LAYS = false, bool PACED = false, int R, int N, ty
 
 // Multiplies `R` rows of `input` by `N` outputs from `n` on. If it `LAYS`, it also writes their weights to `laid`.
 template <int R, int N, bool LAYS, bool PACED, typename T>
-inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, Ahead ahead, T* laid, bool soon) {
-    const Plain<T> own(linear, n);
+inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t from, int64_t to, T* laid, bool soon) {
+    const Plain<T> own(linear, n), next(linear, n + PANEL);
     Floats sums[R][N] = {};
-    ahead.first = Plain<T>(linear, n + PANEL).bytes(0);
-    add_products<Plain<T>, LAYS, PACED>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs, ahead,
-                                        laid, soon);
+    add_products<Plain<T>, LAYS, PACED>(sums, input, linear.inputs, Layout<T>{own.first, 1, linear.inputs}, 0, linear.inputs,
+                                        Ahead{next.bytes(0), from, to}, laid, soon);
     finish(linear, sums, output, n);
 }
 
@@ -120,13 +119,13 @@ template <int R, bool LAYS, bool PACED, typename T>
 void strip(const Linear<T>& linear, T* laid, int64_t rows, int64_t m, const T* input, T* output, int64_t begin, int64_t end) {
     constexpr int N = !LAYS && R <= REGISTERS / 16 ? MOST : FEWEST;
     const int64_t inputs = PACED ? N * linear.inputs : linear.inputs;
-    const Ahead ahead{nullptr, m * inputs / rows, (m + R) * inputs / rows};
+    const int64_t from = m * inputs / rows, to = (m + R) * inputs / rows;
     input += m * linear.inputs;
     output += m * linear.outputs;
     int64_t n = begin;
     for (; n + N <= end; n += N)
-        tile<R, N, LAYS, PACED>(linear, input, output, n, ahead, LAYS ? laid + (n - begin) * linear.inputs : nullptr, m == 0);
-    for (; n < end; n += FEWEST) tile<R, FEWEST, false, PACED>(linear, input, output, n, ahead, laid, m == 0);
+        tile<R, N, LAYS, PACED>(linear, input, output, n, from, to, LAYS ? laid + (n - begin) * linear.inputs : nullptr, m == 0);
+    for (; n < end; n += FEWEST) tile<R, FEWEST, false, PACED>(linear, input, output, n, from, to, laid, m == 0);
 }
 
 // The functions for strips of one row, two rows, and so on.
