@@ -200,7 +200,7 @@ class NativeDecoder(nn.Module):
 
     def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
         rows = len(step.slots)
-        floats = max(self._plan(step, last) * self._most, rows * self._layers.scratch)
+        floats = max(self._plan(step, last) * self._most, self._layers.scratch(rows))
         return Room(rows, self._sizes, floats, scales, self._dtype, self._layers.experts)
 
     def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:

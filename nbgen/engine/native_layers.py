@@ -33,6 +33,8 @@ from nbgen.engine.native_step import MADE, NormFields
 from nbgen.engine.rotary_table import RotaryTable
 from nbgen.engine.stream_parts import FEW, MIXING
 
+#: Tiles take so many rows at a time.
+BLOCK = 32
 #: The buffer of a step that each product's output goes to.
 ROOMS = {
     "key": "new_keys",
@@ -79,6 +81,9 @@ class NativeLayers:
         for layer, fields in zip(layers, self.fields, strict=True):
             self._fill(layer, fields)
         self.adapt([layer.products for layer in layers])
+        own = (layer.recurrence.own for layer in layers if layer.recurrence)
+        self._scratch = max([self.experts[1] if self.experts else 0, *(2 * rule.heads for rule in own if rule)])
+        self._widest = max(product.linear.in_features for layer in layers for product in layer.products.values())
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -90,11 +95,9 @@ class NativeLayers:
         most["streams"] = self._streams * most["normed"]
         return {name: most[name] for name in (*MADE, *OWN)}
 
-    @property
-    def scratch(self) -> int:
-        """How many floats of scratch one row needs, for its recurrent layers or its experts."""
-        own = (layer.recurrence.own for layer in self.parts if layer.recurrence)
-        return max([self.experts[1] if self.experts else 0, *(2 * rule.heads for rule in own if rule)])
+    def scratch(self, rows: int) -> int:
+        """How many floats of scratch so many rows need: for recurrences, for experts, or to be laid out for tiles."""
+        return max(rows * self._scratch, -(-rows // BLOCK) * BLOCK * self._widest * self._dtype.itemsize // 4)
 
     def adapt(self, products: Iterable[dict[str, Product]]) -> None:
         """Point to each layer's products, with what adapters add to them now."""

@@ -21,6 +21,7 @@ struct Room {
     Aligned<float> sums, all_sums;
     std::vector<float> totals, largest, all_totals, all_largest;
     std::vector<int64_t> firsts, ends;
+    std::vector<char> fresh;
     std::vector<T> nothing;
 
     static Room& own() {
@@ -37,7 +38,7 @@ class Tile {
         : batch_(batch), layer_(layer), task_(task), group_(layer.heads / layer.kv_heads), width_(padded(layer.value_dim)),
           depth_(depth_of<Operand<T>>(layer.dim)) {
         const int64_t rows = cuts(count(), STRIP) * STRIP;
-        turned_ = go_in_tiles<Operand<T>>() && count() <= STRIP;
+        turned_ = go_in_tiles<Operand<T>>() && count() <= LANES;
         queries_ = at_least(room.queries, (turned_ ? 2 : 1) * rows * depth_);
         keys_ = at_least(room.keys, KEYS * depth_);
         std::fill_n(keys_ + KEYS * layer.dim, KEYS * (depth_ - layer.dim), Operand<T>{});
@@ -49,6 +50,7 @@ class Tile {
         else
             all_ = own_;
         nothing_ = at_least(room.nothing, layer.value_dim);
+        fresh_ = at_least(room.fresh, count());
         firsts_ = at_least(room.firsts, count());
         ends_ = at_least(room.ends, count());
         for (int64_t m = 0; m < count(); m++) firsts_[m] = batch.firsts[row(m)], ends_[m] = std::min(batch.ends[row(m)], task.end);
@@ -65,11 +67,11 @@ class Tile {
         if constexpr (std::is_same_v<T, Bfloat16>)
             if (turned_) {
                 Bfloat16* packed = queries_ + SIDE * depth_;
-                pack_side(queries_, count(), depth_, packed, TILE);
+                pack_side(queries_, count(), depth_, packed);
                 queries_ = packed;
             }
 #endif
-        own_.forget(count(), width_);
+        for (int64_t m = 0; m < count(); m += strip_of<Operand<T>>()) forget(m);
         if (is_whole()) all_.forget(count(), width_);
         Slots slots(batch_, first);
         for (Block<T> block = first, after = first; block.begin < block.end; block = after) {
@@ -78,22 +80,12 @@ class Tile {
             const Slots ahead(batch_, coming);
             if (!turned_) pack_keys(block, slots);
             pack_values(block, slots, coming, ahead);
-            const int64_t most = strip_of<Operand<T>>();
-            for (int64_t m = 0; m < count(); m += most) {
-                const int64_t some = std::min(most, count() - m);
-                if (!any_sees(m, some, block.begin)) continue;
-                alignas(64) float scores[STRIP * KEYS];
-                alignas(64) Operand<T> weights[STRIP * KEYS];
-                if (turned_)
-                    score_turned(block, slots, scores);
-                else
-                    add_strip<true>(queries_ + m * depth_, some, keys_, depth_, scores, KEYS);
-                weigh(m, some, block.begin, scores, weights);
-                add_strip<false>(weights, some, values_, KEYS, own_.sums + m * width_, width_);
-            }
+            see(block, slots);
             slots = ahead;
-            if (is_whole() && (after.begin % batch_.chunk == 0 || after.begin >= after.end)) join_chunk();
         }
+        if (is_whole()) return;
+        for (int64_t m = 0; m < count(); m += strip_of<Operand<T>>())
+            if (fresh(m)) std::fill_n(own_.sums + m * width_, strip_from(m) * width_, 0.0f);
     }
 
     int64_t count() const { return task_.count * group_; }
@@ -106,11 +98,61 @@ class Tile {
     // Whether the task covers all that its queries see, chunk after chunk.
     bool is_whole() const { return task_.chunk < 0; }
 
-    void join_chunk() {
-        for (int64_t m = 0; m < count(); m++)
+    // The number of queries of the strip that begins with query `m`.
+    int64_t strip_from(int64_t m) const { return std::min(strip_of<Operand<T>>(), count() - m); }
+
+    // Whether a query's sums are still to be overwritten.
+    char& fresh(int64_t m) const { return fresh_[m / strip_of<Operand<T>>()]; }
+
+    // Begins a new chunk for a strip. Its first block will overwrite the sums.
+    void forget(int64_t m) {
+        std::fill_n(own_.totals + m, strip_from(m), 0.0f);
+        std::fill_n(own_.largest + m, strip_from(m), LOWEST);
+        fresh(m) = true;
+    }
+
+    // Joins the chunk that ends with those before, for a strip.
+    void join_chunk(int64_t first) {
+        if (fresh(first)) return;
+        for (int64_t m = first; m < first + strip_from(first); m++)
             join(all_.sums + m * width_, all_.totals[m], all_.largest[m], own_.sums + m * width_, own_.totals[m],
                  own_.largest[m], width_);
-        own_.forget(count(), width_);
+        forget(first);
+    }
+
+    // Adds a packed block of keys and values to the sums of all queries, strip after strip. In tiles, a strip is scored while the
+    // one before is weighed, the one before that is added, and so on: what vectors have just written cannot be loaded into tiles
+    // yet, nor the other way round.
+    void see(const Block<T>& block, const Slots& slots) {
+        const int64_t most = strip_of<Operand<T>>(), lag = go_in_tiles<Operand<T>>() ? most : 0, last = block.begin + KEYS;
+        const bool joins = is_whole() && (last % batch_.chunk == 0 || last >= block.end);
+        alignas(64) float scores[2][STRIP * KEYS];
+        alignas(64) Operand<T> weights[2][STRIP * KEYS];
+        const auto sees = [&](int64_t m) { return m >= 0 && m < count() && any_sees(m, strip_from(m), block.begin); };
+        for (int64_t m = 0; m < count() + 3 * lag; m += most) {
+            const int64_t weighed = m - lag, added = weighed - lag, joined = added - lag;
+            if (sees(m)) score(block, slots, m, scores[m / most % 2]);
+            if (sees(weighed)) weigh_strip(weighed, block.begin, scores[weighed / most % 2], weights[weighed / most % 2]);
+            if (sees(added)) add(added, weights[added / most % 2]);
+            if (joins && joined >= 0 && joined < count()) join_chunk(joined);
+        }
+    }
+
+    void score(const Block<T>& block, const Slots& slots, int64_t m, float* scores) {
+        if (turned_) return score_turned(block, slots, scores);
+        add_strip<true>(queries_ + m * depth_, strip_from(m), keys_, depth_, scores, KEYS);
+    }
+
+    void weigh_strip(int64_t m, int64_t begin, float* scores, Operand<T>* weights) {
+        const int64_t some = strip_from(m);
+        for (int64_t i = 0; i < some; i += LANES)
+            weigh(m + i, std::min(LANES, some - i), begin, scores + i * KEYS, weights + i * KEYS);
+    }
+
+    void add(int64_t m, const Operand<T>* weights) {
+        const bool first = std::exchange(fresh(m), false);
+        const auto add = first ? add_strip<true, Operand<T>> : add_strip<false, Operand<T>>;
+        add(weights, strip_from(m), values_, KEYS, own_.sums + m * width_, width_);
     }
 
     // Packs a block's keys.
@@ -135,7 +177,7 @@ class Tile {
                 rows[i] = k + i < slots.count ? block.values + slots.of[k + i] * layer_.value_dim : nothing_;
             for (int64_t i = k; i < std::min(k + PAIR, ahead.count); i++) {
                 fetch<fetch_line>(next.values + ahead.of[i] * layer_.value_dim, layer_.value_dim);
-                if (!turned_) fetch<fetch_line>(next.keys + ahead.of[i] * layer_.dim, layer_.dim);
+                fetch<fetch_line>(next.keys + ahead.of[i] * layer_.dim, layer_.dim);
             }
             for (int64_t i = k + LANES; i < std::min(k + LANES + PAIR, slots.count); i++)
                 fetch<fetch_soon>(block.values + slots.of[i] * layer_.value_dim, layer_.value_dim);
@@ -178,42 +220,39 @@ class Tile {
         const auto largest_of = [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); };
         const auto sum_of = [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); };
         const __mmask16 rows = static_cast<__mmask16>((1 << some) - 1);
+        const __m512 scaling = _mm512_set1_ps(layer_.softcap > 0 ? 1.0f : layer_.scaling);
         __m512 tops[LANES], sums[LANES];
         uint64_t visible[LANES];
+        const auto scaled = [&](int64_t i, int64_t part) {
+            return _mm512_mul_ps(_mm512_loadu_ps(scores + i * KEYS + part * LANES), scaling);
+        };
+        const auto seen_of = [&](int64_t i, int64_t part) { return static_cast<__mmask16>(visible[i] >> (part * LANES)); };
         for (int64_t i = 0; i < LANES; i++) tops[i] = _mm512_set1_ps(LOWEST), sums[i] = _mm512_setzero_ps();
         for (int64_t i = 0; i < some; i++) {
-            float* own = scores + i * KEYS;
             visible[i] = seen_bits(m + i, begin);
-            for (int k = 0; k < KEYS && layer_.softcap > 0; k++) own[k] *= layer_.scaling;
-            cap(layer_.softcap, own, KEYS);
-            const __m512 scaling = _mm512_set1_ps(layer_.softcap > 0 ? 1.0f : layer_.scaling);
-            for (int64_t j = 0; j < PARTS; j++) {
-                const auto part = static_cast<__mmask16>(visible[i] >> (j * LANES));
-                const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(own + j * LANES), scaling);
-                const __m512 left = _mm512_mask_mov_ps(_mm512_set1_ps(LOWEST), part, scaled);
-                _mm512_storeu_ps(own + j * LANES, left);
-                tops[i] = largest_of(tops[i], left);
-            }
+            for (int k = 0; k < KEYS && layer_.softcap > 0; k++) scores[i * KEYS + k] *= layer_.scaling;
+            cap(layer_.softcap, scores + i * KEYS, KEYS);
+            for (int64_t j = 0; j < PARTS; j++)
+                tops[i] = _mm512_mask_max_ps(tops[i], seen_of(i, j), tops[i], scaled(i, j));
         }
         const __m512 before = _mm512_maskz_loadu_ps(rows, own_.largest + m);
         const __m512 largest = largest_of(before, fold_rows(largest_of, tops));
         const __m512 share = exponentials(_mm512_sub_ps(before, largest));
         _mm512_mask_storeu_ps(own_.largest + m, rows, largest);
         for (int64_t i = 0; i < some; i++) {
-            float* own = scores + i * KEYS;
             const __m512 most = _mm512_set1_ps(own_.largest[m + i]);
-            for (int64_t j = 0; j < PARTS; j++) {
-                const auto part = static_cast<__mmask16>(visible[i] >> (j * LANES));
-                const __m512 weight = exponentials(_mm512_sub_ps(_mm512_loadu_ps(own + j * LANES), most));
-                const __m512 left = _mm512_maskz_mov_ps(part, weight);
-                _mm512_storeu_ps(own + j * LANES, left);
-                sums[i] = j ? sum_of(sums[i], left) : left;
+            const auto weight = [&](int64_t j) {
+                return _mm512_maskz_mov_ps(seen_of(i, j), exponentials(_mm512_sub_ps(scaled(i, j), most)));
+            };
+            for (int64_t j = 0; j < PARTS; j += 2) {
+                const __m512 left = weight(j), right = weight(j + 1);
+                sums[i] = sum_of(j ? sum_of(sums[i], left) : left, right);
+                narrow_two(left, right, weights + i * KEYS + j * LANES);
             }
         }
-        narrow_all(scores, some * KEYS, weights);
         const __m512 total = _mm512_maskz_loadu_ps(rows, own_.totals + m);
         _mm512_mask_storeu_ps(own_.totals + m, rows, _mm512_fmadd_ps(total, share, fold_rows(sum_of, sums)));
-        shrink(m, rows & _mm512_cmp_ps_mask(share, _mm512_set1_ps(1.0f), _CMP_LT_OQ), share);
+        if (!fresh(m)) shrink(m, rows & _mm512_cmp_ps_mask(share, _mm512_set1_ps(1.0f), _CMP_LT_OQ), share);
     }
 
     // Multiplies the sums of some queries from `m` on by their shares.
@@ -258,7 +297,7 @@ class Tile {
             const float share = exponential(before[i] - largest[i]);
             float *sums = own_.sums + (m + i) * width_, &total = own_.totals[m + i];
             total = total * share + fold([](auto a, auto b) { return a + b; }, scores + i * KEYS);
-            if (share < 1)
+            if (share < 1 && !fresh(m + i))
                 for (int64_t d = 0; d < width_; d++) sums[d] *= share;
         }
     }
@@ -303,5 +342,6 @@ class Tile {
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
     const T* nothing_;
+    char* fresh_;  // whether a strip's sums are still to be overwritten, by the strip's number
     int64_t *firsts_, *ends_;  // positions that each query sees, one past the last
 };

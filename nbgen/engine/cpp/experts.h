@@ -98,7 +98,7 @@ class Mixture {
             const int64_t expert = routes_.used[1 + unit / units];
             const int64_t first = expert ? routes_.ends[expert - 1] : 0;
             if (expert != std::exchange(last, expert))
-                inputs.emplace(routes_.ends[expert] - first, input + first * linears->inputs, linears[expert]);
+                inputs.emplace(routes_.ends[expert] - first, input + first * linears->inputs, linears[expert], member_.members());
             if (unit % units < inputs->units(linears[expert]))
                 work(Panel{expert, first, inputs->cut(linears[expert], unit % units)}, *inputs);
         });

@@ -12,7 +12,7 @@
 template <typename T>
 class Walk : StreamsMember<T> {
     using StepMember<T>::member_, StepMember<T>::step_, StepMember<T>::hidden_;
-    using StepMember<T>::multiply_all, StepMember<T>::adapt_row, StepMember<T>::leave;
+    using StepMember<T>::multiply_all, StepMember<T>::lay, StepMember<T>::adapt_row, StepMember<T>::leave;
     using StepMember<T>::normalize_all, StepMember<T>::add_and_normalize;
     using AttendingMember<T>::open, AttendingMember<T>::attend;
     using StreamsMember<T>::begin_streams, StreamsMember<T>::end_streams, StreamsMember<T>::predict;
@@ -20,13 +20,13 @@ class Walk : StreamsMember<T> {
     using typename StepMember<T>::Parts;
 
   public:
-    // An upper bound of the phases for `count` layers. A layer has 14 up to attention, 3 of attention and 27 after it, and more if
-    // it mixes streams, or has attention and a recurrence whose products have `counts`. There are 4 phases before all layers and 2
-    // after them; with streams 5 and 4, plus 3 for each stream both before and after.
+    // An upper bound of the phases for `count` layers. A layer has 20 up to attention, 3 of attention and 33 after it, and more if
+    // it mixes streams, or has attention and a recurrence whose products have `counts`. There are 6 phases before all layers and 2
+    // after them; with streams 7 and 4, plus 4 for each stream both before and after.
     static int64_t phases(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count) {
-        int64_t sum = step.alternating ? 9 + 6 * step.alternating->count : 6;
+        int64_t sum = step.alternating ? 11 + 8 * step.alternating->count : 8;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++)
-            sum += 44 + (layer->mixing ? 7 : 0) + (layer->recurrence && layer->query.outputs ? 18 : 0);
+            sum += 56 + (layer->mixing ? 9 : 0) + (layer->recurrence && layer->query.outputs ? 20 : 0);
         return sum;
     }
 
@@ -89,7 +89,7 @@ class Walk : StreamsMember<T> {
 
     void score(const Linear<T>& head) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const Inputs<T> inputs(step_->rows, step_->normed, head);
+        const Inputs<T> inputs(step_->rows, step_->normed, head, member_.members(), lay(step_->normed, head.inputs));
         member_.each(inputs.units(head), [&](int64_t unit) {
             const Cut cut = inputs.cut(head, unit);
             multiply(head, inputs, step_->rounded_scores, cut);
@@ -218,7 +218,8 @@ class Walk : StreamsMember<T> {
             member_.each(cuts(width, PANEL), [&](int64_t unit) { activate(layer, side_by_side(width, unit, PANEL)); });
         } else {
             const PartTimer timer(member_, LINEAR_LAYERS);
-            const Inputs<T> inputs(step_->rows, step_->normed, layer.gate);
+            const T* laid = lay(step_->normed, layer.gate.inputs);
+            const Inputs<T> inputs(step_->rows, step_->normed, layer.gate, member_.members(), laid);
             const auto open = [&](T* gates, const T* ups, int64_t count) {
                 ::gate(layer.activation, gates, ups, 0, count, layer.xielu);
             };

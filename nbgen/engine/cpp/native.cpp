@@ -60,7 +60,7 @@ EXPORTED int64_t step() { return STEP<Number>; }
 
 EXPORTED void multiply(const Linear<Number>* linear, int64_t rows, int64_t threads, const Number* input, Number* output) {
     Team(threads, 1).run([&](Team::Member& member) {
-        const Products<Number> products({{linear, output}}, rows, input);
+        const Products<Number> products({{linear, output}}, rows, input, threads);
         member.each(products.units, products);
     });
 }

@@ -89,12 +89,23 @@ inline void convert(Bfloat16 number, float* to) { *to = widen(number); }
 // Converts `count` floats, a multiple of two vectors' lanes, to the type of an operand.
 inline void narrow_all(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
 
+#ifdef __AVX512F__
+// Converts two vectors.
+inline void narrow_two(__m512 left, __m512 right, float* to) {
+    _mm512_storeu_ps(to, left);
+    _mm512_storeu_ps(to + LANES, right);
+}
+#endif
+
 #ifdef __AVX512BF16__
+inline void narrow_two(__m512 left, __m512 right, Bfloat16* to) {
+    const __m512bh two = _mm512_cvtne2ps_pbh(right, left);
+    std::memcpy(to, &two, sizeof two);
+}
+
 inline void narrow_all(const float* from, int64_t count, Bfloat16* to) {
-    for (int64_t i = 0; i < count; i += 2 * LANES) {
-        const __m512bh two = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + LANES), _mm512_loadu_ps(from + i));
-        std::memcpy(to + i, &two, sizeof two);
-    }
+    for (int64_t i = 0; i < count; i += 2 * LANES)
+        narrow_two(_mm512_loadu_ps(from + i), _mm512_loadu_ps(from + i + LANES), to + i);
 }
 #endif
 

@@ -26,16 +26,33 @@ const KindProducts<T>& products_of(const Linear<T>& linear) {
     return linear.integers ? *of_rounded<T>(linear) : OF_KIND<Plain<T>, T>;
 }
 
+// Whether so many rows are laid out for tiles.
+template <typename T>
+bool come_laid([[maybe_unused]] int64_t rows) {
+#ifdef TILES
+    return go_in_tiles<T>() && !few_for_tiles(rows);
+#else
+    return false;
+#endif
+}
+
 // The rows that products read, as one thread keeps them while it computes these products.
 template <typename T>
 class Inputs {
   public:
-    Inputs(int64_t rows, const T* numbers, [[maybe_unused]] const Linear<T>& first) : rows(rows), numbers(numbers) {
+    // Units are shared by so many `threads`. Rows that `come_laid` may be `laid` out by others.
+    Inputs(int64_t rows, const T* numbers, [[maybe_unused]] const Linear<T>& first, [[maybe_unused]] int64_t threads,
+           [[maybe_unused]] const T* laid = nullptr)
+        : rows(rows), numbers(numbers) {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
             if (tiles_are_used() && rows) {
                 open_.emplace(rows == 1 ? 1 : SIDE);
-                if (rows > 1 && rows <= FEW_FOR_TILES) packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
+                threads_ = threads;
+                if (few_for_tiles(rows))
+                    packed_ = rows == 1 ? nullptr : pack_rows_for_tiles(rows, first.inputs, numbers);
+                else
+                    packed_ = laid ? laid : lay_rows(rows, first.inputs, numbers);
             }
 #endif
         if (first.weight && come_in_strips<T>(rows, first.inputs) && !in_tiles(first) && !few(first))
@@ -73,9 +90,9 @@ class Inputs {
                 cut.each([&](int64_t begin, int64_t end) {
                     const auto by_row = linear.weight ? multiply_row : multiply_row_by_written;
                     if (rows == 1) return by_row(weight, numbers, output, begin, end);
-                    if (packed_) return multiply_packed_rows(weight, rows, packed_, output, begin, end);
+                    if (few_for_tiles(rows)) return multiply_packed_rows(weight, rows, packed_, output, begin, end);
                     for (; begin < end; begin += WIDE)
-                        multiply_by_packed_weights(weight, rows, numbers, output, begin, std::min(end, begin + WIDE));
+                        multiply_by_packed_weights(weight, rows, packed_, output, begin, std::min(end, begin + WIDE));
                 });
                 return true;
             }
@@ -90,10 +107,10 @@ class Inputs {
                         [[maybe_unused]] const Cut& cut, [[maybe_unused]] const Open& open) const {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
-            if (in_tiles(gate) && in_tiles(up) && rows > FEW_FOR_TILES && up.outputs) {
+            if (in_tiles(gate) && in_tiles(up) && !few_for_tiles(rows) && up.outputs) {
                 cut.each([&](int64_t begin, int64_t end) {
                     for (; begin < end; begin += WIDE / 2)
-                        ::multiply_gated(weight_of(gate), weight_of(up), rows, numbers, output, begin,
+                        ::multiply_gated(weight_of(gate), weight_of(up), rows, packed_, output, begin,
                                          std::min(end, begin + WIDE / 2), open);
                 });
                 return true;
@@ -140,14 +157,17 @@ class Inputs {
     // The number of adjacent outputs that a unit has.
     int64_t width([[maybe_unused]] const Linear<T>& linear) const {
 #ifdef TILES
-        if (in_tiles(linear) && rows <= FEW_FOR_TILES) return !linear.weight ? WIDE : rows == 1 ? SIDE : BLOCK;
-        if (in_tiles(linear)) return linear.outputs < 16 * WIDE ? WIDE / 2 : WIDE;
+        if (in_tiles(linear) && few_for_tiles(rows)) return !linear.weight ? WIDE : rows == 1 ? SIDE : BLOCK;
+        if (in_tiles(linear)) return std::clamp(linear.outputs / (threads_ * SHARES) / BLOCK * BLOCK, BLOCK, WIDE);
 #endif
         return PANEL;
     }
 
 #ifdef TILES
+    static constexpr int64_t SHARES = 4;  // units of each thread, at least: one that is held up leaves some to others
+
     std::optional<OpenTiles> open_;
+    int64_t threads_ = 1;
     const T* packed_ = nullptr;
 #endif
     const T* strips_ = nullptr;
@@ -213,8 +233,8 @@ class Products {
         T* output;
     };
 
-    Products(std::vector<Part> parts, int64_t rows, const T* input)
-        : parts_(parts), inputs_(rows, input, *parts[0].linear) {
+    Products(std::vector<Part> parts, int64_t rows, const T* input, int64_t threads, const T* laid = nullptr)
+        : parts_(parts), inputs_(rows, input, *parts[0].linear, threads, laid) {
         for (const Part& part : parts_) units += inputs_.units(*part.linear);
     }
 

@@ -27,11 +27,25 @@ class StepMember {
 
     void multiply_all(const Parts& parts, const T* input) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const Products<T> products({parts.begin(), parts.end()}, step_->rows, input);
+        const T* laid = lay(input, parts[0].linear->inputs);
+        const Products<T> products({parts.begin(), parts.end()}, step_->rows, input, member_.members(), laid);
         member_.each(products.units, products);
         adapt_all(parts, input);
         for (const Part& part : parts)
             if (part.counts) count(part.counts, part.linear->outputs, part.output);
+    }
+
+    // The step's rows as tiles read them, in scratch memory until the next product; null if they are read as they lie.
+    const T* lay([[maybe_unused]] const T* input, [[maybe_unused]] int64_t inputs) {
+        if (!come_laid<T>(step_->rows)) return nullptr;
+        T* laid = reinterpret_cast<T*>(step_->scratch);
+#ifdef TILES
+        if constexpr (std::is_same_v<T, Bfloat16>)
+            member_.each(cuts(step_->rows, BLOCK), [&](int64_t block) {
+                lay_block(step_->rows, inputs, input, block * BLOCK, laid);
+            });
+#endif
+        return laid;
     }
 
     void count(const float* counts, int64_t width, T* output) {

@@ -115,6 +115,7 @@ class Team {
         Member(Team& team, int64_t number) : team_(team), number_(number) {}
 
         int64_t number() const { return number_; }
+        int64_t members() const { return team_.members_; }
 
         // Runs `work(unit)` for all units below `count` on the members that are there; returns when all are done.
         template <typename Work>

@@ -24,7 +24,8 @@ inline bool tiles_are_right() {
         const OpenTiles open;
         const Bfloat16* packed = pack_rows_for_tiles(ROWS_TRIED, INPUTS, numbers.data());
         multiply_packed_rows(tried, ROWS_TRIED, packed, few.data(), 0, OUTPUTS);
-        multiply_by_packed_weights(tried, ROWS_TRIED, numbers.data(), many.data(), 0, OUTPUTS);
+        const Bfloat16* laid = lay_rows(ROWS_TRIED, INPUTS, numbers.data());
+        multiply_by_packed_weights(tried, ROWS_TRIED, laid, many.data(), 0, OUTPUTS);
     }
     const OpenTiles open(1);
     multiply_row(tried, numbers.data(), few.data(), 0, OUTPUTS);

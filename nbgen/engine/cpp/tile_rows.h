@@ -10,8 +10,10 @@
 constexpr int64_t FEW_FOR_TILES = 128;  // rows, up to which it pays to pack them rather than weights
 constexpr int64_t PASS = 512;  // inputs whose weights, for two tiles of outputs, stay in the first-level cache while all rows pass
 
-// Sums of a block, `[2, 2, 16 outputs, 16 rows]`, which become rows of the output, of the outputs from `n` on, while the next block
-// is multiplied: tiles leave a processor's vectors idle.
+inline bool few_for_tiles(int64_t rows) { return rows <= FEW_FOR_TILES; }
+
+// Sums of a block, `[2, 16 outputs, 16 rows]`, which become rows of the output, of the outputs from `n` on, while the next block is
+// multiplied: tiles leave a processor's vectors idle.
 class FinishTurned {
   public:
     FinishTurned() = default;
@@ -20,87 +22,76 @@ class FinishTurned {
 
     // Writes one more tile, if one is left.
     void advance() {
-        for (; next_ < 4; next_++) {
-            const int64_t n = n_ + next_ / 2 * SIDE, m = next_ % 2 * SIDE;
-            if (n < end_ && m < rows_) return write(sums_ + next_++ * SIDE * SIDE, n, std::min(SIDE, rows_ - m), m);
-        }
+        if (n_ >= end_) return;
+        write();
+        n_ += SIDE, sums_ += SIDE * SIDE;
     }
 
     void complete() {
-        while (next_ < 4) advance();
+        while (n_ < end_) advance();
     }
 
   private:
-    void write(const float* sums, int64_t n, int64_t count, int64_t m) const {
+    void write() const {
         Words rows[LANES];
-        std::memcpy(rows, sums, sizeof rows);
+        std::memcpy(rows, sums_, sizeof rows);
         transpose(rows);
-        const int64_t some = std::min(SIDE, end_ - n);
-        const Ends ends = weight_->ends_of(n, some);
-        for (int64_t i = 0; i < count; i++) {
+        const int64_t some = std::min(SIDE, end_ - n_);
+        const Ends ends = weight_->ends_of(n_, some);
+        for (int64_t i = 0; i < rows_; i++) {
             const __m256i narrow = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(ends(reinterpret_cast<__m512>(rows[i]))));
-            _mm256_mask_storeu_epi16(output_ + (m + i) * weight_->outputs + n, static_cast<__mmask16>((1 << some) - 1), narrow);
+            _mm256_mask_storeu_epi16(output_ + i * weight_->outputs + n_, static_cast<__mmask16>((1 << some) - 1), narrow);
         }
     }
 
     const float* sums_ = nullptr;
     const Weight* weight_ = nullptr;
-    int64_t n_ = 0, end_ = 0, rows_ = 0, next_ = 0;
+    int64_t n_ = 0, end_ = 0, rows_ = 0;
     Bfloat16* output_ = nullptr;
 };
 
-// The outputs of one tile or two by the rows of one tile or two, which are packed.
-struct TileBlock {
-    const Bfloat16 *weights, *rows;
-    int64_t inputs;
-    bool two_outputs, two_rows;
-
-    // Adds the products of the inputs `from` to `end` to the `sums` of four tiles. Meanwhile it finishes `before`.
-    void add(int64_t from, int64_t end, FinishTurned& before, float* sums) const {
-        const int64_t stride = inputs * sizeof(Bfloat16);
-        asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
-        begin_tiles(sums, !from);
-        for (int64_t k = from; k < end; k += DEEP) {
-            const Bfloat16* right = rows + k * SIDE;
-            LOAD_TILE(4, weights + k, stride);
-            LOAD_TILE(6, right, 64);
-            ADD_TILES(0, 4, 6);
-            if (two_rows) {
-                LOAD_TILE(7, right + SIDE * inputs, 64);
-                ADD_TILES(1, 4, 7);
-            }
-            if (two_outputs) {
-                LOAD_TILE(5, weights + SIDE * inputs + k, stride);
-                ADD_TILES(2, 5, 6);
-                if (two_rows) ADD_TILES(3, 5, 7);
-            }
-            before.advance();
+// Adds the products of `weights`, of one tile of outputs or `two`, as they lie, with one tile of packed rows to sums
+// `[2, 16 outputs, 16 rows]`: of the inputs `from` to `end` of all `inputs`. Meanwhile it finishes `before`, and prefetches what
+// comes next if the weights are `fresh`.
+inline void add_turned(const Bfloat16* weights, bool two, bool fresh, const Bfloat16* rows, int64_t inputs, int64_t from,
+                       int64_t end, FinishTurned& before, float* sums) {
+    const int64_t stride = inputs * sizeof(Bfloat16);
+    asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
+    begin_tiles(sums, !from);
+    for (int64_t k = from; k < end; k += DEEP) {
+        LOAD_TILE(6, rows + k * SIDE, 64);
+        LOAD_TILE(4, weights + k, stride);
+        ADD_TILES(0, 4, 6);
+        if (two) {
+            LOAD_TILE(4, weights + SIDE * inputs + k, stride);
+            ADD_TILES(1, 4, 6);
         }
-        end_tiles(sums);
-        asm volatile("" ::: "memory");
+        if (fresh) fetch_ahead(weights, BLOCK, inputs, k);
+        before.advance();
     }
-};
+    end_tiles(sums);
+    asm volatile("" ::: "memory");
+}
 
 // Multiplies `packed` rows into the outputs `begin` to `end` of `output` `[rows, outputs]`.
 inline void multiply_packed_rows(const Weight& weight, int64_t rows, const Bfloat16* packed, Bfloat16* output, int64_t begin,
                                  int64_t end) {
     thread_local Aligned<float> room;
-    constexpr int64_t FOUR = 4 * SIDE * SIDE;
-    const int64_t inputs = weight.inputs, blocks = cuts(rows, BLOCK), chunk = blocks > 1 ? PASS : inputs;
-    float* sums = at_least(room, 2 * blocks * FOUR);
+    constexpr int64_t OWN = BLOCK * SIDE;
+    const int64_t inputs = weight.inputs, sides = cuts(rows, SIDE), chunk = sides > 1 ? PASS : inputs;
+    float* sums = at_least(room, 2 * sides * OWN);
     FinishTurned before;
     for (int64_t n = begin; n < end; n += BLOCK) {
         const int64_t last = std::min(end, n + BLOCK);
         const Bfloat16* numbers = weight.numbers(n, last, room_for_tiles<2>(BLOCK * inputs), BLOCK);
         for (int64_t k = 0; k < inputs; k += chunk)
-            for (int64_t b = 0; b < blocks; b++) {
-                const int64_t m = b * BLOCK, size = std::min(chunk, inputs - k);
-                const TileBlock block{numbers, packed + m * inputs, inputs, last - n > SIDE, rows - m > SIDE};
-                float* own = sums + (n / BLOCK % 2 * blocks + b) * FOUR;
-                block.add(k, k + size, before, own);
-                if (k + size < inputs) continue;
+            for (int64_t side = 0; side < sides; side++) {
+                const int64_t m = side * SIDE, to = std::min(k + chunk, inputs);
+                float* own = sums + (n / BLOCK % 2 * sides + side) * OWN;
+                add_turned(numbers, last - n > SIDE, !side && !weight.kind, packed + m * inputs, inputs, k, to, before, own);
+                if (to < inputs) continue;
                 before.complete();
-                before = FinishTurned(own, weight, n, last, std::min(BLOCK, rows - m), output + m * weight.outputs);
+                before = FinishTurned(own, weight, n, last, std::min(SIDE, rows - m), output + m * weight.outputs);
             }
     }
     before.complete();
@@ -125,6 +116,7 @@ inline void multiply_row(const Weight& weight, const Bfloat16* row, Bfloat16* ou
             LOAD_TILE(6, row + k, 4);
             LOAD_TILE(4, numbers + k, stride);
             ADD_TILES(0, 4, 6);
+            fetch_ahead(numbers, SIDE, inputs, k);
         }
         STORE_TILE(0, sums, 4);
         asm volatile("" ::: "memory");
@@ -150,17 +142,22 @@ inline void multiply_row_by_written(const Weight& weight, const Bfloat16* row, B
         const Bfloat16* numbers = rooms[i % 2];
         if (i + 1 < patches) weight.kind->write(weight.layer, patch(i + 1), rooms[(i + 1) % 2], WIDEST);
         asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
-        if (!now.from) begin_tiles(sums, true);
+        if (!now.from) {
+            CLEAR_TILE(0);
+            CLEAR_TILE(1);
+            CLEAR_TILE(2);
+            CLEAR_TILE(3);
+        }
         for (int64_t k = now.from; k < now.to; k += DEEP, numbers += DEEP) {
             LOAD_TILE(6, row + k, 4);
             LOAD_TILE(4, numbers, STRIDE);
             ADD_TILES(0, 4, 6);
-            LOAD_TILE(5, numbers + SIDE * WIDEST, STRIDE);
-            ADD_TILES(1, 5, 6);
+            LOAD_TILE(4, numbers + SIDE * WIDEST, STRIDE);
+            ADD_TILES(1, 4, 6);
             LOAD_TILE(4, numbers + 2 * SIDE * WIDEST, STRIDE);
             ADD_TILES(2, 4, 6);
-            LOAD_TILE(5, numbers + 3 * SIDE * WIDEST, STRIDE);
-            ADD_TILES(3, 5, 6);
+            LOAD_TILE(4, numbers + 3 * SIDE * WIDEST, STRIDE);
+            ADD_TILES(3, 4, 6);
         }
         if (now.to < inputs) continue;
         STORE_TILE(0, sums, 4);

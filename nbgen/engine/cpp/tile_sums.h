@@ -7,7 +7,7 @@
 #include "tiles.h"
 
 #ifdef TILES
-constexpr int64_t STRIP = SIDE;  // rows at most
+constexpr int64_t STRIP = 2 * SIDE;  // rows at most
 #else
 constexpr int64_t STRIP = ROWS;
 #endif
@@ -37,17 +37,19 @@ int64_t depth_of(int64_t depth) {
 
 #ifdef TILES
 
-// Packs `count` rows `[count, inputs]`, one side of tiles at most, as the right side of products: one tile for each 32 inputs,
-// these tiles `apart` from each other. The last row is repeated to fill them.
-inline void pack_side(const Bfloat16* rows, int64_t count, int64_t inputs, Bfloat16* packed, int64_t apart) {
-    for (int64_t k = 0; k < inputs; k += DEEP, packed += apart) {
-        Words words[LANES];
+// Packs a tile of `count` rows, `stride` apart, as the right side of products: `[16, 16, 2]`. The last row is repeated to fill it.
+inline void pack_tile(const Bfloat16* rows, int64_t stride, Bfloat16* packed, int64_t count = SIDE) {
+    Words words[LANES];
 #pragma GCC unroll 16
-        for (int64_t l = 0; l < LANES; l++) words[l] = words_at(rows + std::min(l, count - 1) * inputs + k);
-        transpose(words);
+    for (int64_t l = 0; l < LANES; l++) words[l] = words_at(rows + std::min(l, count - 1) * stride);
+    transpose(words);
 #pragma GCC unroll 16
-        for (int64_t l = 0; l < LANES; l++) put(words[l], packed + l * DEEP);
-    }
+    for (int64_t l = 0; l < LANES; l++) put(words[l], packed + l * DEEP);
+}
+
+// Packs rows `[count, inputs]`, one side of tiles at most: one tile for each 32 inputs.
+inline void pack_side(const Bfloat16* rows, int64_t count, int64_t inputs, Bfloat16* packed) {
+    for (int64_t k = 0; k < inputs; k += DEEP, packed += TILE) pack_tile(rows + k, inputs, packed, count);
 }
 
 // Multiplies a tile of rows `[16, depth]` by one of `count` packed columns, and writes each column's sums side by side, `COLUMNS`
@@ -69,50 +71,43 @@ inline void multiply_turned(const Bfloat16* rows, const Bfloat16* packed, int64_
     for (int64_t i = 0; i < count; i++) put(columns[i], sums + i * COLUMNS);
 }
 
-// Multiplies the columns `n` to `n + COLUMNS`. Sums have room for `STRIP` rows.
+// Multiplies one tile of rows, or `two`, by one of columns. Sums have room for whole tiles.
 template <bool NEW>
-void add_columns_in_tiles(const Bfloat16* rows, const Bfloat16* packed, int64_t depth, float* sums, int64_t width) {
+void add_column_of_tiles(const Bfloat16* rows, bool two, const Bfloat16* packed, int64_t depth, float* sums, int64_t width) {
     const int64_t stride = depth * sizeof(Bfloat16), across = width * sizeof(float), down = 2 * COLUMNS * sizeof(Bfloat16);
     if constexpr (NEW) {
         CLEAR_TILE(0);
         CLEAR_TILE(1);
-        CLEAR_TILE(2);
-        CLEAR_TILE(3);
     } else {
         LOAD_TILE(0, sums, across);
-        LOAD_TILE(1, sums + SIDE, across);
-        LOAD_TILE(2, sums + 2 * SIDE, across);
-        LOAD_TILE(3, sums + 3 * SIDE, across);
+        if (two) LOAD_TILE(1, sums + SIDE * width, across);
     }
     for (int64_t k = 0; k < depth; k += DEEP) {
-        const Bfloat16* right = packed + k * COLUMNS;
+        LOAD_TILE(6, packed + k * COLUMNS, down);
         LOAD_TILE(4, rows + k, stride);
-        LOAD_TILE(5, right, down);
-        ADD_TILES(0, 4, 5);
-        LOAD_TILE(6, right + DEEP, down);
+        ADD_TILES(0, 4, 6);
+        if (!two) continue;
+        LOAD_TILE(4, rows + SIDE * depth + k, stride);
         ADD_TILES(1, 4, 6);
-        LOAD_TILE(7, right + 2 * DEEP, down);
-        ADD_TILES(2, 4, 7);
-        LOAD_TILE(5, right + 3 * DEEP, down);
-        ADD_TILES(3, 4, 5);
     }
     STORE_TILE(0, sums, across);
-    STORE_TILE(1, sums + SIDE, across);
-    STORE_TILE(2, sums + 2 * SIDE, across);
-    STORE_TILE(3, sums + 3 * SIDE, across);
+    if (two) STORE_TILE(1, sums + SIDE * width, across);
 }
 
 #endif
 
-// `add_packed` for a strip of `count` rows. In tiles, numbers beyond these rows are read, and sums beyond them written.
+// `add_packed` for a strip of `count` rows. In tiles, numbers beyond these rows are read, and sums beyond them written, up to a
+// whole tile.
 template <bool NEW, typename N>
 void add_strip(const N* rows, int64_t count, const N* packed, int64_t depth, float* sums, int64_t width) {
 #ifdef TILES
     if constexpr (std::is_same_v<N, Bfloat16>)
         if (tiles_are_used()) {
             asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
-            for (int64_t n = 0; n < width; n += COLUMNS)
-                add_columns_in_tiles<NEW>(rows, packed + n * depth, depth, sums + n, width);
+            for (int64_t n = 0; n < width; n += SIDE) {
+                const Bfloat16* own = packed + n / COLUMNS * COLUMNS * depth + n % COLUMNS * 2;
+                add_column_of_tiles<NEW>(rows, count > SIDE, own, depth, sums + n, width);
+            }
             asm volatile("" ::: "memory");
             return;
         }

@@ -7,18 +7,35 @@
 
 #ifdef TILES
 
-constexpr int64_t BLOCK = 2 * SIDE;  // rows, and outputs, whose sums fill four tiles
+constexpr int64_t BLOCK = 2 * SIDE;  // rows, or outputs, that are multiplied by one tile after the other
+constexpr int64_t AHEAD = 128;       // inputs by which weights are prefetched
 
 // A thread's own buffer for so many numbers, one for each `Use`.
 template <int Use>
 Bfloat16* room_for_tiles(int64_t size) { return room_of<Bfloat16, std::integral_constant<int, Use>>(cuts(size, STEP<Bfloat16>)); }
 
-// Packs rows `[rows, inputs]` to `[rows / 16, inputs / 32, 16, 16, 2]`.
+// Packs rows `[rows, inputs]` to `[rows / 16, inputs / 32, 16, 16, 2]`, as right sides of products.
 inline const Bfloat16* pack_rows_for_tiles(int64_t rows, int64_t inputs, const Bfloat16* numbers) {
     Bfloat16* packed = room_for_tiles<0>(cuts(rows, SIDE) * SIDE * inputs);
     for (int64_t m = 0; m < rows; m += SIDE)
-        pack_side(numbers + m * inputs, std::min(SIDE, rows - m), inputs, packed + m * inputs, TILE);
+        pack_side(numbers + m * inputs, std::min(SIDE, rows - m), inputs, packed + m * inputs);
     return packed;
+}
+
+// Lays out rows `[rows, inputs]` as left sides of products, `[rows / 32, inputs / 32, 2, 16, 32]`: of these blocks, the one that
+// begins at row `m`. Rows beyond the last repeat it.
+inline void lay_block(int64_t rows, int64_t inputs, const Bfloat16* numbers, int64_t m, Bfloat16* laid) {
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const Bfloat16* from = numbers + std::min(m + i, rows - 1) * inputs;
+        Bfloat16* to = laid + m * inputs + i * DEEP;
+        for (int64_t k = 0; k < inputs; k += DEEP, to += 2 * TILE) put(words_at(from + k), to);
+    }
+}
+
+inline const Bfloat16* lay_rows(int64_t rows, int64_t inputs, const Bfloat16* numbers) {
+    Bfloat16* laid = room_for_tiles<0>(cuts(rows, BLOCK) * BLOCK * inputs);
+    for (int64_t m = 0; m < rows; m += BLOCK) lay_block(rows, inputs, numbers, m, laid);
+    return laid;
 }
 
 // What makes outputs of the sums of 16 adjacent ones, or of fewer: their scales and biases, if there are any.
@@ -63,37 +80,38 @@ struct Weight {
     }
 };
 
-// Packs the weights of the outputs `begin` to `end` to `[outputs / 32, inputs / 32, 2, 16, 16, 2]`.
-inline const Bfloat16* pack_weights(const Weight& weight, int64_t begin, int64_t end, Bfloat16* packed) {
+// Prefetches weights of as many outputs as are read at `k`, `AHEAD` inputs later; after a row's end, of the outputs that follow.
+inline void fetch_ahead(const Bfloat16* weights, int64_t outputs, int64_t inputs, int64_t k) {
+    weights += k + AHEAD < inputs ? k + AHEAD : outputs * inputs + k + AHEAD - inputs;
+    for (int64_t i = 0; i < outputs; i++, weights += inputs) fetch_line(weights);
+}
+
+// Packs the weights of the outputs `begin` to `end` to `[outputs / 16, inputs / 32, 16, 16, 2]`.
+inline void pack_weights(const Weight& weight, int64_t begin, int64_t end, Bfloat16* packed) {
     for (int64_t n = begin; n < end; n += SIDE) {
         const int64_t last = std::min(end, n + SIDE);
         const Bfloat16* numbers = weight.numbers(n, last, room_for_tiles<2>(SIDE * weight.inputs), SIDE);
-        Bfloat16* to = packed + (n - begin) / BLOCK * BLOCK * weight.inputs + (n - begin) % BLOCK / SIDE * TILE;
-        pack_side(numbers, SIDE, weight.inputs, to, 2 * TILE);
+        for (int64_t k = 0; k < weight.inputs; k += DEEP, packed += TILE) {
+            if (!weight.kind) fetch_ahead(numbers, SIDE, weight.inputs, k);
+            pack_tile(numbers + k, weight.inputs, packed);
+        }
     }
-    return packed;
 }
 
-// Sums of four tiles, as they are before products are added: zero if they are `fresh`.
+// Sums of two tiles, as they are before products are added: zero if they are `fresh`.
 inline void begin_tiles(const float* sums, bool fresh) {
     if (fresh) {
         CLEAR_TILE(0);
         CLEAR_TILE(1);
-        CLEAR_TILE(2);
-        CLEAR_TILE(3);
     } else {
         LOAD_TILE(0, sums, 64);
-        LOAD_TILE(1, sums + 256, 64);
-        LOAD_TILE(2, sums + 512, 64);
-        LOAD_TILE(3, sums + 768, 64);
+        LOAD_TILE(1, sums + SIDE * SIDE, 64);
     }
 }
 
 inline void end_tiles(float* sums) {
     STORE_TILE(0, sums, 64);
-    STORE_TILE(1, sums + 256, 64);
-    STORE_TILE(2, sums + 512, 64);
-    STORE_TILE(3, sums + 768, 64);
+    STORE_TILE(1, sums + SIDE * SIDE, 64);
 }
 
 #endif
