@@ -135,7 +135,7 @@ class PackedOutputs {
     }
 
   private:
-    static constexpr int64_t SLOTS = WIDE / BLOCK + 2;  // the last of the block of rows before is finished meanwhile
+    static constexpr int64_t SLOTS = WIDE / BLOCK + 1;  // the last of the block of rows before is finished meanwhile
 
     std::vector<const Weight*> weights_;
     int64_t begin_, end_, inputs_, size_, used_ = 0;

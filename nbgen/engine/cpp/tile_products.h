@@ -6,7 +6,7 @@
 #pragma once
 
 #include "tile_blocks.h"
-#include "tile_rows.h"
+#include "tile_bytes.h"
 
 #ifdef TILES
 
