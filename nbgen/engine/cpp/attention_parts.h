@@ -64,10 +64,10 @@ struct Slots {
 struct Seen {
     float *sums, *totals, *largest;
 
-    void forget(int64_t count, int64_t width) const {
-        std::fill_n(sums, count * width, 0.0f);
-        std::fill_n(totals, count, 0.0f);
-        std::fill_n(largest, count, LOWEST);
+    // Begins anew for `count` queries from `first` on, but for their sums.
+    void forget(int64_t first, int64_t count) const {
+        std::fill_n(totals + first, count, 0.0f);
+        std::fill_n(largest + first, count, LOWEST);
     }
 };
 

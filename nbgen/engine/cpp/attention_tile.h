@@ -72,7 +72,10 @@ class Tile {
             }
 #endif
         for (int64_t m = 0; m < count(); m += strip_of<Operand<T>>()) forget(m);
-        if (is_whole()) all_.forget(count(), width_);
+        if (is_whole()) {
+            all_.forget(0, count());
+            std::fill_n(all_.sums, count() * width_, 0.0f);
+        }
         Slots slots(batch_, first);
         for (Block<T> block = first, after = first; block.begin < block.end; block = after) {
             after.begin += KEYS;
@@ -106,8 +109,7 @@ class Tile {
 
     // Begins a new chunk for a strip. Its first block will overwrite the sums.
     void forget(int64_t m) {
-        std::fill_n(own_.totals + m, strip_from(m), 0.0f);
-        std::fill_n(own_.largest + m, strip_from(m), LOWEST);
+        own_.forget(m, strip_from(m));
         fresh(m) = true;
     }
 

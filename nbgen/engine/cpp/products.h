@@ -49,10 +49,8 @@ class Inputs {
             if (tiles_are_used() && rows) {
                 open_.emplace(rows == 1 ? 1 : SIDE);
                 threads_ = threads;
-                if (few_for_tiles(rows))
-                    packed_ = rows == 1 ? nullptr : pack_rows_for_tiles(rows, first.inputs, numbers);
-                else
-                    packed_ = laid ? laid : lay_rows(rows, first.inputs, numbers);
+                if (!few_for_tiles(rows)) packed_ = laid ? laid : lay_rows(rows, first.inputs, numbers);
+                else if (rows > 1) packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
             }
 #endif
         if (first.weight && come_in_strips<T>(rows, first.inputs) && !in_tiles(first) && !few(first))

@@ -1,4 +1,4 @@
-// Products of many rows with a weight in tiles. Weights are packed, some outputs at a time, and rows are read as they lie.
+// Products of many rows, which are laid out in tiles, with a weight in tiles. Weights are packed, some outputs at a time.
 
 #pragma once
 

@@ -60,14 +60,13 @@ inline void multiply_row_by_bytes(const Weight& weight, const Bfloat16* row, Bfl
         const int8_t* bytes = weight.layer.integers + n * inputs;
         __m512 sum = _mm512_setzero_ps();
         for (int64_t k = 0; k < inputs; k += LINE) {
-            const int64_t left = std::min(LINE, inputs - k), ahead = k + 4 * LINE;
-            const int8_t* next = bytes + (ahead < inputs ? ahead : SIDE * inputs + ahead - inputs);
+            const int64_t left = std::min(LINE, inputs - k);
+            fetch_ahead(bytes, SIDE, inputs, k);
             Words words[LANES];
 #pragma GCC unroll 16
             for (int64_t l = 0; l < LANES; l++) {
-                const int64_t own = std::min(l, count - 1) * inputs;
-                fetch_line(next + own);
-                words[l] = reinterpret_cast<Words>(_mm512_maskz_loadu_epi8(~uint64_t{0} >> (LINE - left), bytes + own + k));
+                const int8_t* own = bytes + std::min(l, count - 1) * inputs + k;
+                words[l] = reinterpret_cast<Words>(_mm512_maskz_loadu_epi8(~uint64_t{0} >> (LINE - left), own));
             }
             transpose(words);
             sum = add_bytes(words, wide + k, sum);

@@ -8,7 +8,7 @@
 #ifdef TILES
 
 constexpr int64_t BLOCK = 2 * SIDE;  // rows, or outputs, that are multiplied by one tile after the other
-constexpr int64_t AHEAD = 128;       // inputs by which weights are prefetched
+constexpr int64_t AHEAD = 4 * LINE;  // bytes by which weights are prefetched
 
 // A thread's own buffer for so many numbers, one for each `Use`.
 template <int Use>
@@ -80,9 +80,11 @@ struct Weight {
     }
 };
 
-// Prefetches weights of as many outputs as are read at `k`, `AHEAD` inputs later; after a row's end, of the outputs that follow.
-inline void fetch_ahead(const Bfloat16* weights, int64_t outputs, int64_t inputs, int64_t k) {
-    weights += k + AHEAD < inputs ? k + AHEAD : outputs * inputs + k + AHEAD - inputs;
+// Prefetches weights of as many outputs as are read at `k`, `AHEAD` later; after a row's end, of the outputs that follow.
+template <typename N>
+void fetch_ahead(const N* weights, int64_t outputs, int64_t inputs, int64_t k) {
+    const int64_t coming = k + AHEAD / static_cast<int64_t>(sizeof(N));
+    weights += coming < inputs ? coming : outputs * inputs + coming - inputs;
     for (int64_t i = 0; i < outputs; i++, weights += inputs) fetch_line(weights);
 }
 
