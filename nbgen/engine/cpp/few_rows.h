@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cut.h"
+#include "nibbles.h"
 #include "strips.h"
 
 constexpr int AT_ONCE = ROWS + 2;  // the most rows that one loop multiplies at once
