@@ -50,7 +50,8 @@ if TYPE_CHECKING:  # what follows does at run time, where it is asked for
     from nbgen.notebook.tokens import logprobs as logprobs
     from nbgen.notebook.tokens import tokenize as tokenize
 
-__version__ = "0.1.0"
+# Above those of PyPI's other project of this name: an upgrade must not put that one in our place.
+__version__ = "0.2.0"
 
 _HOMES = {
     "Chat": "nbgen.notebook.chat",
