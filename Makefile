@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Without a screen the link is printed instead.
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
+# Tests wait for processes and pages a fifth of their time: a third worker keeps two cores busy.
+PYTEST := python -m pytest --numprocesses=3 --dist=worksteal
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help lab test variants soak oldest newest check format bench demo panel clean
@@ -18,14 +20,14 @@ lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
 test: check ## install everything and run the tests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
+	$(BIN)/$(PYTEST)
 
 variants: $(VENV)/.test ## run what make test leaves out: variants of its tests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal -m soak
+	$(BIN)/$(PYTEST) -m soak
 
 soak: $(VENV)/.test ## run the variants, and look for the unexpected twenty times as long as the tests do
-	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m "hypothesis or soak"
-	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 tests/engine/test_drafts_fuzz.py
+	NBGEN_SOAK=20 $(BIN)/$(PYTEST) --timeout=3600 -m "hypothesis or soak"
+	NBGEN_SOAK=20 $(BIN)/$(PYTEST) --timeout=3600 tests/engine/test_drafts_fuzz.py
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --timeout=3600 tests/server/test_soak.py
 
 # With packages as uv resolves them, in an environment of its own.
@@ -34,7 +36,7 @@ define test_with
 	$(VENV)-$@/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --compile-bytecode --resolution $(1) --editable '.[lab,test]' $(2)
 	npm ci --prefix js --loglevel=error --no-audit --no-fund
-	$(VENV)-$@/bin/python -m pytest --numprocesses=2 --dist=worksteal --override-ini=filterwarnings=default
+	$(VENV)-$@/bin/$(PYTEST) --override-ini=filterwarnings=default
 endef
 
 oldest: ## run all tests with the oldest packages that pyproject.toml allows

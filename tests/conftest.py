@@ -20,7 +20,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests on two cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the cores are shared by processes of tests
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 from pathlib import Path
