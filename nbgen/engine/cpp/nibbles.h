@@ -4,15 +4,15 @@
 
 #include "weights.h"
 
-// What it takes to find one of 16 numbers by its index, besides the numbers. `BYTES` of a number, the last ones, may not be zero.
+// What it takes to find one of 16 numbers by its index, besides the numbers. Of a number's bytes all but the last `USED` are zero.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 
 // Numbers are found byte by byte: as many bytes as a register has at once, and it costs little to join them.
-template <int BYTES>
+template <int USED>
 class Table {
   public:
     explicit Table(const float* numbers) {
-        for (int i = 4 - BYTES; i < 4; i++) {
+        for (int i = 4 - USED; i < 4; i++) {
             uint8_t own[16];
 #pragma GCC unroll 16
             for (int j = 0; j < 16; j++) std::memcpy(own + j, reinterpret_cast<const char*>(numbers + j) + i, 1);
@@ -31,7 +31,7 @@ class Table {
             const __m256i low = _mm256_shuffle_epi8(bytes_[i], places), high = _mm256_shuffle_epi8(bytes_[i + 1], places);
             return part % 2 ? _mm256_unpackhi_epi8(low, high) : _mm256_unpacklo_epi8(low, high);
         };
-        const __m256i last = pairs(2), first = BYTES > 2 ? pairs(0) : _mm256_setzero_si256();
+        const __m256i last = pairs(2), first = USED > 2 ? pairs(0) : _mm256_setzero_si256();
         return reinterpret_cast<Floats>(part < 2 ? _mm256_unpacklo_epi16(first, last) : _mm256_unpackhi_epi16(first, last));
     }
 
@@ -41,7 +41,7 @@ class Table {
 
 #else
 
-template <int BYTES>
+template <int USED>
 struct Table {
     explicit Table(const float*) {}
 };
