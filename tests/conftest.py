@@ -113,15 +113,18 @@ def gone(pid: int) -> bool:
         return True
 
 
-#: Of ports below those that a system hands out, so that none is taken before its server listens; each process of tests
-#: counts from elsewhere, those of one run 10,000 apart.
-_ports = itertools.count(331 * os.getppid() + 10_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+#: How many ports, from 10,000 on, tests take from. Those that a system hands out lie above: none is taken before
+#: its server listens.
+PORTS = 20_000
+# Each process of tests counts from elsewhere, those of one run as far apart as can be.
+_worker, _workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+_ports = itertools.count(331 * os.getppid() + PORTS // int(_workers) * int(_worker))
 
 
 def free_port() -> int:
     """One on which nothing listens."""
     while True:
-        port = 10_000 + next(_ports) % 20_000
+        port = 10_000 + next(_ports) % PORTS
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
