@@ -22,10 +22,6 @@ T* room_of(int64_t vectors) {
     return at_least(numbers, vectors * STEP<T>);
 }
 
-// How many vectors of weights are read together: those of a group share what it takes to read 4 bits.
-template <typename Kind, typename T>
-constexpr int64_t SOME_PARTS = Kind::BITS == 4 ? GROUP / STEP<T> : 1;
-
 // Writes the weights of the outputs `begin` to `end` to `laid` `[outputs / FEWEST, inputs / STEP, FEWEST, STEP]`.
 template <typename Kind, typename T>
 void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
@@ -33,10 +29,10 @@ void lay_out(const Linear<T>& linear, int64_t begin, int64_t end, T* laid) {
     for (int64_t n = begin; n < end; n++) {
         const Kind from(linear, n);
         T* to = laid + ((n - begin) / FEWEST * FEWEST * parts + (n - begin) % FEWEST) * STEP<T>;
-        for (int64_t part = 0; part < parts; part += SOME_PARTS<Kind, T>)
+        for (int64_t k = 0; k < linear.inputs; k += GROUP)
 #pragma GCC unroll 8
-            for (int64_t i = 0; i < SOME_PARTS<Kind, T>; i++)
-                put(from.read(part * STEP<T>, i), to + (part + i) * FEWEST * STEP<T>);
+            for (int64_t part = 0; part < GROUP / STEP<T>; part++)
+                if (k + part * STEP<T> < linear.inputs) put(from.read(k, part), to + (k + part * STEP<T>) * FEWEST);
     }
 }
 
