@@ -29,8 +29,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Annotated[
         str,
         Meta(
-            description="Precision of weights and KV cache: 'float32', 'bfloat16', 'float16' (on a GPU only), or "
-            "'auto', the checkpoint's own where the device has arithmetic for it, else 'float32' (on a GPU 'float16')."
+            description="What the model computes in: 'float32', 'bfloat16', 'float16' (on a GPU only), or 'auto', the "
+            "checkpoint's own where the device has fast arithmetic for it, else 'float32' (on a GPU 'float16'), for "
+            "which a CPU reads weights of 16 bits as they are."
+        ),
+    ] = "auto"
+    kv_cache_dtype: Annotated[
+        str,
+        Meta(
+            description="What keys and values are kept in: 'auto', the type that the model computes in, or 'bfloat16' "
+            "where a CPU computes a bfloat16 checkpoint in float32; or that type by its name; or 'bfloat16' for any "
+            "model that computes in float32 on a CPU: half the memory of 'float32'."
         ),
     ] = "auto"
     quantization: Annotated[

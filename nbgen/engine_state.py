@@ -44,6 +44,8 @@ class ModelInfo(Struct, frozen=True):
     quantization: str | None = None
     #: Tokens that fit into the KV cache.
     kv_tokens: int = 0
+    #: What keys and values are kept in.
+    kv_cache_dtype: str = ""
     #: Most sequences that decode together; 0 if only the configuration limits them.
     max_running: int = 0
     #: Most draft tokens of a step (speculative decoding).

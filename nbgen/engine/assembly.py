@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from nbgen.engine import loader, memory, prompt_embeds, quantization
+from nbgen.engine import cache_dtype, loader, memory, prompt_embeds, quantization
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
@@ -137,6 +137,9 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
     """Give the runner its KV cache and prepare its CUDA graphs; returns a scheduler over the cache's blocks."""
+    kept = cache_dtype.chosen(config.kv_cache_dtype, runner.model, paged=isinstance(runner, ModelRunner))
+    if isinstance(runner, ModelRunner):
+        runner.cache.keep_in(kept)
     max_running = _max_running(runner, config)
     blocks = _blocks(runner, context_length, config, max_running)
     blocks.may_grow = memory.Plenty(runner.device)
@@ -270,6 +273,7 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, sche
         layers_in=runner.layers_in,
         has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
         kv_tokens=blocks.num_blocks * blocks.block_size,
+        kv_cache_dtype=cache_dtype.named(runner.cache.dtype if isinstance(runner, ModelRunner) else None, loaded.model),
         max_running=scheduler.max_running,
         draft_tokens=scheduler.draft_tokens,
         cuts_prompts=scheduler.cuts_prompts,

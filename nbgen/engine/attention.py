@@ -89,7 +89,7 @@ class ReferenceAttention:
         slots = step.once("slots", step.decode_slots)
         mask = step.once(("mask", window), lambda: step.decode_mask(window))
         # Masked slots may hold NaN or infinity from earlier use, and a weight of 0 does not make these 0.
-        k, v = (t[slots].transpose(1, 2).where(mask.mT, 0) for t in (layer.keys, layer.values))
+        k, v = (t[slots].to(query.dtype).transpose(1, 2).where(mask.mT, 0) for t in layer)
         if scores.sinks is not None:
             scores = scores._replace(sinks=scores.sinks.view(1, kv_heads, -1, 1))
         output = softmax_attention(query.view(batch, kv_heads, heads // kv_heads, dim), k, v, mask, scores)
@@ -101,12 +101,15 @@ class ReferenceAttention:
         """Consecutive queries of one sequence."""
         slots = step.once(("slots", span.start), lambda: step.slots_of(step.tables_of([span]))[0, : span.length])
         mask = step.once(("mask", window, span.start), lambda: step.prefill_mask(span, window))
-        k, v = (t[slots].transpose(0, 1)[None] for t in (layer.keys, layer.values))
+        k, v = (t[slots].to(query.dtype).transpose(0, 1)[None] for t in layer)
         return softmax_attention(query.transpose(0, 1)[None], k, v, mask, scores)[0].transpose(0, 1)
 
 
 class Layer(NamedTuple):
-    """A layer's whole cache: keys `[slots, kv_heads, D]` and values `[slots, kv_heads, value_dim]`."""
+    """A layer's whole cache: keys `[slots, kv_heads, D]` and values `[slots, kv_heads, value_dim]`.
+
+    Both are of one type, which may be another than that of queries.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor

@@ -72,7 +72,7 @@ class CpuAttention(ReferenceAttention):
         size, start = step.cache.block_size, span.length - new
         first = window.first(start) // size
         blocks = step.once(("blocks", window, span.start), lambda: torch.tensor(span.block_table[first:]))
-        k, v = (_gather(t, blocks, size) for t in layer)
+        k, v = (_gather(t, blocks, size).to(query.dtype) for t in layer)
         output = query.new_empty(new, heads, v.shape[-1])
         rows = max(FEWEST_ROWS, SCORES_BYTES // (4 * heads * span.length))
         for begin in range(0, new, rows):
@@ -171,10 +171,11 @@ def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sco
     """Query `[B, heads, D]`, one position each. Query heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
     if group.run is not None and scores.softcap is None and scores.sinks is None:
-        k, v = (t[group.run] for t in layer)
+        k, v = (t[group.run].to(query.dtype) for t in layer)
         if k.nbytes <= FEW_BYTES:
             return _attend_run(query, k, v, scores)
-    k, v = (_gather(t, group.blocks, block_size).view(kv_heads * batch, -1, t.shape[-1]) for t in layer)
+    gathered = (_gather(t, group.blocks, block_size).to(query.dtype) for t in layer)
+    k, v = (t.view(kv_heads * batch, -1, t.shape[-1]) for t in gathered)
     rows = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(kv_heads, -1, dim)
     logits = torch.bmm(rows.reshape(kv_heads * batch, -1, dim), k.transpose(1, 2)).view(
         kv_heads, batch, heads // kv_heads, -1
@@ -183,7 +184,7 @@ def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sco
         weights = _softmax(logits, group.unseen, scores).to(v.dtype)
         output = _weighed(weights.view(kv_heads * batch, -1, k.shape[1]), v, group.unseen)
     else:
-        shared_k, shared_v = (_gather(t, group.shared, block_size) for t in layer)
+        shared_k, shared_v = (_gather(t, group.shared, block_size).to(query.dtype) for t in layer)
         before = torch.bmm(rows, shared_k.transpose(1, 2)).view(*logits.shape[:3], -1)
         weights = _softmax(torch.cat([before, logits], dim=-1), group.unseen, scores).to(v.dtype)
         before, own = weights.split([shared_k.shape[1], k.shape[1]], dim=-1)

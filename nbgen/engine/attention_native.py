@@ -18,7 +18,7 @@ class LayerFields(ctypes.Structure):
     """`AttentionLayer` of the C++."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("heads", "kv_heads", "dim", "value_dim", "slots")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "dim", "value_dim", "slots", "halves")),
         *((name, c_float) for name in ("scaling", "softcap")),
         ("sinks", c_void_p),
     ]
@@ -35,14 +35,14 @@ class NativeAttention(CpuAttention):
     def attend(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
         function = self._function(query.dtype)
         odd = query.shape[-1] % 2
-        if function is None or odd or {layer.keys.dtype, layer.values.dtype} != {query.dtype}:
+        if function is None or odd or not reads(layer, query.dtype):
             return super().attend(query, layer, step, window, scores)
         query, (keys, values) = query.contiguous(), layer
         slots, kv_heads, dim = keys.shape
         heads, width = query.shape[1], values.shape[-1]
         plan = self.plan(step, window, heads // kv_heads)
         sinks = None if scores.sinks is None else scores.sinks.float().contiguous()
-        shape = (heads, kv_heads, dim, width, slots)
+        shape = (heads, kv_heads, dim, width, slots, keys.dtype != query.dtype)
         fields = LayerFields(*shape, scores.scaling, scores.softcap or 0, None if sinks is None else sinks.data_ptr())
         output = query.new_empty(*query.shape[:2], width)
         scratch = torch.empty(plan.chunks * heads * (width + 2), dtype=torch.float32)
@@ -53,6 +53,12 @@ class NativeAttention(CpuAttention):
     def plan(self, step: Step, window: Window, group: int) -> Plan:
         """The step's plan for layers with this window, in which `group` query heads share a key head."""
         return step.once(("native", window, group), lambda: Plan.of(step, window, group))
+
+
+def reads(layer: Layer | tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype) -> bool:
+    """Whether the C++ that computes in `dtype` reads keys and values of the layer's type."""
+    kept = {tensor.dtype for tensor in layer}
+    return kept == {dtype} or (kept == {torch.bfloat16} and dtype == torch.float32)
 
 
 def _attending(dtype: torch.dtype) -> Callable[..., None] | None:

@@ -21,6 +21,8 @@ class KVCache:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        #: What keys and values are rounded to; None: they are kept as they come.
+        self.dtype: torch.dtype | None = None
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -38,13 +40,19 @@ class KVCache:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store new tokens' keys and values `[tokens, kv_heads, dim]` in `slots`; returns the layer's whole tensors."""
         keys, values = self._layers.get(layer) or self._allocate(layer, key, value)
-        keys.index_copy_(0, slots, key)
-        values.index_copy_(0, slots, value)
+        keys.index_copy_(0, slots, key.to(keys.dtype))
+        values.index_copy_(0, slots, value.to(values.dtype))
         return keys, values
 
     def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The layer's whole tensors: the same tuple until they are reallocated. None before its first write."""
         return self._layers.get(layer)
+
+    def keep_in(self, dtype: torch.dtype | None) -> None:
+        """Round keys and values to this type from the next `resize` on. None changes nothing."""
+        self.dtype = dtype
+        for layer, (keys, values) in self._shapes.items():
+            self._shapes[layer] = keys.to(dtype or keys.dtype), values.to(dtype or values.dtype)
 
     def resize(self, num_blocks: int) -> None:
         """Forget all keys and values, and allocate `num_blocks` blocks for each layer seen so far; 0 frees all."""
@@ -68,8 +76,9 @@ class KVCache:
 
     def _allocate(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         slots = (self.num_blocks + 1) * self.block_size
-        self._layers[layer] = (_zeros(slots, key), _zeros(slots, value))
-        self._shapes[layer] = (key.new_empty(0, *key.shape[1:]), value.new_empty(0, *value.shape[1:]))
+        likes = [tensor.new_empty(0, *tensor.shape[1:], dtype=self.dtype) for tensor in (key, value)]
+        self._shapes[layer] = (likes[0], likes[1])
+        self._layers[layer] = (_zeros(slots, likes[0]), _zeros(slots, likes[1]))
         return self._layers[layer]
 
 

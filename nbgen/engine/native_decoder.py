@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from nbgen.engine import attention, stream_parts
-from nbgen.engine.attention_native import NativeAttention
+from nbgen.engine.attention_native import NativeAttention, reads
 from nbgen.engine.attention_plan import Plan
 from nbgen.engine.attention_window import Window
 from nbgen.engine.common_parts import part
@@ -255,16 +255,17 @@ class NativeDecoder(nn.Module):
         return torch.tensor([(part.start, part.stop) for part, count in own for _ in range(count)])
 
     def _reads(self, cache: KVCache) -> bool:
-        """Whether all layers have a cache of the model's dtype; if so, the layers point to it from now on."""
+        """Whether all layers have a cache whose dtype the C++ reads; if so, the layers point to it from now on."""
         first = cache.layer(self._numbers[0]) if self._numbers else None
         if first is not None and self._keys is not None and self._keys() is first[0]:
             return True
         pairs = [pair for number in self._numbers if (pair := cache.layer(number)) is not None]
-        if len(pairs) < len(self._numbers) or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
+        if len(pairs) < len(self._numbers) or not all(reads(pair, self._dtype) for pair in pairs):
             return False
         attends = [fields for layer, fields in zip(self._layers.parts, self._fields, strict=True) if layer.attention]
         for (keys, values), fields in zip(pairs, attends, strict=True):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
+            fields.attention.halves = keys.dtype != self._dtype
         self._keys = weakref.ref(pairs[0][0]) if pairs else None
         return True
 

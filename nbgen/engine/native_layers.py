@@ -190,7 +190,7 @@ def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFiel
     dim, latent = attention.head_dim, attention.latent
     width = latent.value_dim if latent else dim
     heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * bool(attention.joined)))
-    return LayerFields(heads, heads // attention.group, dim, width, 0, attention.scaling, attention.softcap, None)
+    return LayerFields(heads, heads // attention.group, dim, width, 0, 0, attention.scaling, attention.softcap, None)
 
 
 def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:

@@ -120,6 +120,7 @@ def _sizes(config: EngineConfig, model: ModelInfo | None, status: EngineStatus |
     return {
         "device": device,
         "dtype": model.dtype if model else config.dtype,
+        "kv_cache_dtype": (model and model.kv_cache_dtype) or config.kv_cache_dtype,
         "quantization": model.quantization if model else config.quantization,
         "threads": model.threads if model else config.threads,
         "tier": model.tier if model else None,

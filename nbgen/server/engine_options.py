@@ -50,6 +50,7 @@ class EngineOptions(Configurable):
     model = option(Unicode, "model")
     device = option(Unicode, "device")
     dtype = option(Enum, "dtype", ("auto", "float32", "bfloat16", "float16"))
+    kv_cache_dtype = option(Enum, "kv_cache_dtype", ("auto", "float32", "bfloat16", "float16"))
     quantization = option(Enum, "quantization", (None, "int8", "int4"))
     threads = option(Count, "threads", allow_none=True, min=1)
     context_length = option(Count, "context_length", allow_none=True, min=1)

@@ -43,6 +43,7 @@ ALIASES: dict[str, str | tuple[str, str]] = {
     # The names of SGLang's launcher.
     "model-path": "NbgenApp.model",
     "context-length": "NbgenApp.context_length",
+    "kv-cache-dtype": "NbgenApp.kv_cache_dtype",
     "sampling-defaults": "NbgenApp.sampling_defaults",
     "grammar-backend": "NbgenApp.grammar_backend",
     "max-running-requests": "NbgenApp.max_running",

@@ -21,7 +21,7 @@ def of_model(config: EngineConfig, files: Stamp) -> str:
     except ModelError:  # loading reports the error
         folder = None
     place = str(folder.resolve()) if folder else f"{config.model}@{model_hub.commit(config.model)}"
-    read = (config.dtype, config.quantization, config.sampling_defaults, config.context_length)
+    read = (config.dtype, config.kv_cache_dtype, config.quantization, config.sampling_defaults, config.context_length)
     return _digest(place, sorted(files), read)
 
 

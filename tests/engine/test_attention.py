@@ -19,6 +19,8 @@ from tests.soak import TIMES
 
 BLOCK = 4
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+#: Types of queries, and of keys and values.
+KINDS = [(torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16)]
 
 
 def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Window, scores: Scores) -> torch.Tensor:
@@ -59,8 +61,9 @@ class Case:
         seed: int,
         shuffled: bool,
         dims: tuple[int, int] = (16, 16),
+        kept: torch.dtype = torch.float32,
     ) -> None:
-        """`dims` are the width of a key and of a value."""
+        """`dims` are the width of a key and of a value, and `kept` is the type of both."""
         generator = torch.Generator().manual_seed(seed)
         self.lengths = sorted(lengths, key=lambda pair: pair[1] > 1)
         counts = [-(-length // BLOCK) for length, _ in self.lengths]
@@ -68,7 +71,7 @@ class Case:
         tables = [part.tolist() for part in order.split(counts)]
         rand = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
         self.query = rand(sum(new for _, new in self.lengths), heads, dims[0])
-        self.layer = Layer(*(rand(kv_heads, sum(counts) * BLOCK, dim).transpose(0, 1) for dim in dims))
+        self.layer = Layer(*(rand(kv_heads, sum(counts) * BLOCK, dim).to(kept).transpose(0, 1) for dim in dims))
         for table, (length, _) in zip(tables, self.lengths, strict=True):  # where an ended sequence's were no numbers
             for tensor in self.layer:
                 tensor[table[-1] * BLOCK + (length - 1) % BLOCK + 1 : (table[-1] + 1) * BLOCK] = float("nan")
@@ -109,9 +112,10 @@ windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(
     sinks=st.booleans(),
     seed=st.integers(0, 99),
     shuffled=st.booleans(),
+    kept=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap, sinks, seed, shuffled) -> None:
-    case = Case(lengths, *heads, seed, shuffled)
+def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap, sinks, seed, shuffled, kept) -> None:
+    case = Case(lengths, *heads, seed, shuffled, kept=kept)
     scores = Scores(0.25, softcap, case.sinks if sinks else None)
     output = backend.attend(case.query, case.layer, case.step, window, scores)
     torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
@@ -142,24 +146,26 @@ def test_a_prefix_that_several_share_is_read_once_and_rightly(
 
 
 @pytest.mark.parametrize("window", [Window(), Window(sliding=CHUNK + 9)], ids=["whole", "sliding"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_contexts_of_several_chunks_and_keys_wider_than_values(dtype: torch.dtype, window: Window) -> None:
+@pytest.mark.parametrize(("dtype", "kept"), KINDS, ids=str)
+def test_contexts_of_several_chunks_and_keys_wider_than_values(
+    dtype: torch.dtype, kept: torch.dtype, window: Window
+) -> None:
     lengths = [(length, 1) for length in (CHUNK, 1, 3 * CHUNK + 5, CHUNK + 1, 17)]
-    case = Case(lengths, 6, 2, seed=1, shuffled=True, dims=(48, 40))
-    case.query, case.layer = case.query.to(dtype), Layer(*(tensor.to(dtype) for tensor in case.layer))
+    case = Case(lengths, 6, 2, seed=1, shuffled=True, dims=(48, 40), kept=kept)
+    case.query = case.query.to(dtype)
     scores = Scores(0.2, None, case.sinks)
     output = NativeAttention().attend(case.query, case.layer, case.step, window, scores)
     close = CLOSE if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-3}
     torch.testing.assert_close(output.float(), case.expected(window, scores), **close)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("dtype", "kept"), KINDS, ids=str)
 def test_a_sequence_has_the_very_same_numbers_whatever_it_shares_and_on_any_number_of_threads(
-    dtype: torch.dtype,
+    dtype: torch.dtype, kept: torch.dtype
 ) -> None:
     lengths = [(700, 1), (30, 1), (260, 1), (5 * CHUNK, 1), (300, 5)]
-    case, window, scores, backend = Case(lengths, 4, 2, 3, shuffled=True), Window(), Scores(0.25), NativeAttention()
-    case.query, case.layer = case.query.to(dtype), Layer(*(tensor.to(dtype) for tensor in case.layer))
+    case, window, scores = Case(lengths, 4, 2, 3, shuffled=True, kept=kept), Window(), Scores(0.25)
+    case.query, backend = case.query.to(dtype), NativeAttention()
     first, second = case.step.decodes[0], case.step.decodes[2]
     shared = first.block_table[: 200 // BLOCK] + second.block_table[200 // BLOCK :]
     case.step.decodes[2] = second._replace(block_table=shared)
@@ -175,11 +181,10 @@ def test_a_sequence_has_the_very_same_numbers_whatever_it_shares_and_on_any_numb
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_prompt_has_the_very_same_numbers_however_it_is_cut(dtype: torch.dtype) -> None:
-    case, backend = Case([(300, 300)], 4, 2, 3, shuffled=True), NativeAttention()
-    query, layer = case.query.to(dtype), Layer(*(tensor.to(dtype) for tensor in case.layer))
-    (span,) = case.step.prefills
+@pytest.mark.parametrize(("dtype", "kept"), KINDS, ids=str)
+def test_a_prompt_has_the_very_same_numbers_however_it_is_cut(dtype: torch.dtype, kept: torch.dtype) -> None:
+    case, backend = Case([(300, 300)], 4, 2, 3, shuffled=True, kept=kept), NativeAttention()
+    query, layer, (span,) = case.query.to(dtype), case.layer, case.step.prefills
     for window in (Window(), Window(sliding=70)):
         whole = backend.attend(query, layer, case.step, window, Scores(0.25))
         for begin, end in ((0, 100), (100, 177), (177, 300)):

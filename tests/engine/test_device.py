@@ -29,20 +29,32 @@ def test_a_gpu_for_which_torch_has_no_kernels_is_left_alone(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("processor", "takes", "bf16", "tiles", "computes"),
+    ("processor", "name", "fp16", "takes", "bf16", "tiles", "computes"),
     [
-        ("x86_64", True, True, False, True),
-        ("x86_64", True, False, True, True),
-        ("x86_64", True, False, False, False),  # AVX-512 alone, with which oneDNN emulates it
-        ("x86_64", False, False, False, False),
-        ("aarch64", True, False, False, True),
-        ("aarch64", False, False, False, False),
+        ("x86_64", "AMD EPYC", False, True, True, False, True),  # Zen 5
+        ("x86_64", "AMD EPYC", True, True, True, False, True),
+        ("x86_64", "Intel Xeon", False, True, True, False, True),  # Cooper Lake
+        ("x86_64", "Intel Xeon", True, True, True, True, True),  # Sapphire Rapids
+        ("x86_64", "Intel Xeon", True, True, True, False, False),  # the same in a virtual machine without its tiles
+        ("x86_64", "Intel Xeon", False, True, False, True, True),
+        ("x86_64", "Intel Xeon", False, True, False, False, False),  # AVX-512 alone, with which oneDNN emulates it
+        ("x86_64", "Intel Core", False, False, False, False, False),
+        ("aarch64", "", True, True, False, False, True),
+        ("aarch64", "", False, False, False, False, False),
     ],
 )
-def test_bfloat16_is_computed_where_the_processor_has_instructions_for_it(
-    processor: str, takes: bool, bf16: bool, tiles: bool, computes: bool, monkeypatch: pytest.MonkeyPatch
+def test_bfloat16_is_computed_where_the_processor_has_fast_instructions_for_it(
+    processor: str,
+    name: str,
+    fp16: bool,
+    takes: bool,
+    bf16: bool,
+    tiles: bool,
+    computes: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: processor)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name, "avx512_fp16": fp16}, raising=False)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: takes)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)

@@ -22,7 +22,8 @@ from nbgen.sampling_params import SamplingParams
 from tests.adapters import peft_continuations, save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
-from tests.engine.conftest import build, generate, greedy, ids
+from tests.engine.conftest import build as build_with
+from tests.engine.conftest import generate, greedy, ids
 from tests.soak import seldom
 
 PROMPTS = [list(range(10, 40)), list(range(50, 57)), [7] * 90]
@@ -65,6 +66,11 @@ def widened(folder: Path, made: Path) -> Path:
         if not (made / file.name).exists():
             (made / file.name).write_bytes(file.read_bytes())
     return made
+
+
+def build(folder: Path, **changes: object) -> Assembly:
+    """An engine whose keys and values are float32, too."""
+    return build_with(folder, kv_cache_dtype="float32", **changes)
 
 
 def written(assembly: Assembly, adapter: str = "") -> list[tuple[list[int], list[float]]]:

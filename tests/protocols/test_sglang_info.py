@@ -22,6 +22,7 @@ MODEL = ModelInfo(
     tier="A",
     has_chat_template=False,
     kv_tokens=4096,
+    kv_cache_dtype="bfloat16",
     threads=2,
 )
 
@@ -51,10 +52,10 @@ def test_model_info_answers_before_anything_is_loaded() -> None:
 
 
 def test_server_info_has_its_types_before_and_after_a_load() -> None:
-    assert info(None)["max_total_num_tokens"] == 0
+    assert (info(None)["max_total_num_tokens"], info(None)["kv_cache_dtype"]) == (0, "auto")
     loaded = info(MODEL, EngineStatus(running=1, blocks_total=10, blocks_free=7, throughput=5.0))
     assert (loaded["max_total_num_tokens"], loaded["context_length"], loaded["threads"]) == (160, 512, 2)
-    assert loaded["quantization"] == "gptq (4 bits)"
+    assert (loaded["quantization"], loaded["kv_cache_dtype"]) == ("gptq (4 bits)", "bfloat16")
     assert info(MODEL)["max_total_num_tokens"] == 4096, "as the engine said before its first status"
     assert info(MODEL, EngineStatus())["max_total_num_tokens"] == 0, "released"
     assert loaded["preferred_sampling_params"] == {"temperature": 0.5}

@@ -44,6 +44,7 @@ def test_every_option_is_documented(tmp_path: Path) -> None:
         "dtype",
         "quantization",
         "context_length",
+        "kv_cache_dtype",
         "kv_cache_bytes",
         "max_running",
         "max_waiting",

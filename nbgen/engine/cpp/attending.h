@@ -72,8 +72,11 @@ class AttendingMember : protected StepMember<T> {
 
     void attend(const DecoderLayer<T>& layer) {
         const PartTimer timer(member_, ATTENTION);
-        Attention<T>{*layer.batch, layer.attention, step_->queries, layer.keys, layer.values, step_->attended, step_->scratch}
-            .run(member_);
+        with_kept<T>(layer.attention, layer.keys, layer.values, [&](auto* keys, auto* values) {
+            using Kept = std::remove_pointer_t<decltype(keys)>;
+            Attention<T, Kept>{*layer.batch, layer.attention, step_->queries, keys, values, step_->attended, step_->scratch}
+                .run(member_);
+        });
         if (!layer.opened) return;
         const int64_t dim = layer.attention.dim, heads = layer.attention.heads;
         member_.each(step_->rows * heads, [&](int64_t vector) {
@@ -99,10 +102,11 @@ class AttendingMember : protected StepMember<T> {
     // Takes the vectors `first` to `end` of each row, which are its queries and then its keys. Queries are normed and rotated into
     // `queries`; keys likewise into the cache, together with their values.
     void place(const DecoderLayer<T>& layer, int64_t first, int64_t end) {
-        const int64_t heads = layer.attention.heads, kv_heads = layer.attention.kv_heads, dim = layer.attention.dim;
-        std::vector<T> work(dim);
+        const AttentionLayer& shape = layer.attention;
+        const int64_t heads = shape.heads, dim = shape.dim;
+        std::vector<T> work(dim), key(dim), value(std::max(dim, shape.value_dim));
         member_.each(step_->rows * (end - first), [&](int64_t i) {
-            const int64_t row = i / (end - first), vector = first + i % (end - first);
+            const int64_t row = i / (end - first), vector = first + i % (end - first), head = vector - heads;
             const int64_t turn = step_->positions[row] * step_->turns + layer.turn;
             const float *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
@@ -115,29 +119,40 @@ class AttendingMember : protected StepMember<T> {
                 if (layer.stretch) scale_all(cosines[layer.stretch - layer.turn], step_->queries + own * dim, dim);
                 return;
             }
-            if (layer.compressed.outputs) return place_expanded(layer, row, vector - heads, cosines, sines, work.data());
-            const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
-            const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
-            const T* key = layer.joined ? joined(layer, row, head, 1 + layer.values_first) : step_->new_keys + fresh;
-            const T* value = layer.joined          ? joined(layer, row, head, 2 - layer.values_first)
-                             : layer.value.outputs ? step_->new_values + fresh
-                                                   : key;
-            normalize_and_rotate(layer, layer.key_norm, head, key, cosines, sines, work.data(), layer.keys + cached);
-            normalize_if(layer.value_norm, value, dim, layer.values + cached);
-            clip(layer, layer.values + cached);
+            if (layer.compressed.outputs)
+                make_expanded(layer, row, head, cosines, sines, work.data(), key.data(), value.data());
+            else
+                make_key_and_value(layer, row, head, cosines, sines, work.data(), key.data(), value.data());
+            const int64_t cached = head * shape.slots + step_->slots[row];
+            with_kept<T>(shape, layer.keys, layer.values, [&](auto* keys, auto* values) {
+                convert_all(key.data(), dim, keys + cached * dim);
+                convert_all(value.data(), shape.value_dim, values + cached * shape.value_dim);
+            });
         });
     }
 
-    // Latent attention: writes to the cache a head's value and its key, which ends with the part that all heads' keys share.
-    void place_expanded(const DecoderLayer<T>& layer, int64_t row, int64_t head, const float* cosines, const float* sines,
-                        T* work) {
+    void make_key_and_value(const DecoderLayer<T>& layer, int64_t row, int64_t head, const float* cosines, const float* sines,
+                            T* work, T* key, T* value) {
+        const int64_t dim = layer.attention.dim, fresh = (row * layer.attention.kv_heads + head) * dim;
+        const T* made = layer.joined ? joined(layer, row, head, 1 + layer.values_first) : step_->new_keys + fresh;
+        const T* own = layer.joined          ? joined(layer, row, head, 2 - layer.values_first)
+                       : layer.value.outputs ? step_->new_values + fresh
+                                             : made;
+        normalize_and_rotate(layer, layer.key_norm, head, made, cosines, sines, work, key);
+        normalize_if(layer.value_norm, own, dim, value);
+        clip(layer, value);
+    }
+
+    // Latent attention: a head's key ends with the part that all heads' keys share.
+    void make_expanded(const DecoderLayer<T>& layer, int64_t row, int64_t head, const float* cosines, const float* sines, T* work,
+                       T* key, T* value) {
         const AttentionLayer& shape = layer.attention;
-        const int64_t own = layer.still, common = shape.dim - own, cached = head * shape.slots + step_->slots[row];
+        const int64_t own = layer.still, common = shape.dim - own;
         const T* made = step_->new_keys + (row * shape.kv_heads + head) * (own + shape.value_dim);
         std::copy_n(made, own, work);
         std::copy_n(step_->ups + (row + 1) * layer.compressed.outputs - common, common, work + own);
-        rotate(layer, work, cosines, sines, layer.keys + cached * shape.dim);
-        std::copy_n(made + own, shape.value_dim, layer.values + cached * shape.value_dim);
+        rotate(layer, work, cosines, sines, key);
+        std::copy_n(made + own, shape.value_dim, value);
     }
 
     // A head's query, key or value, by the number of the `part`, where `joined` heads have all three one behind the other.

@@ -28,11 +28,12 @@ void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, in
 
 // A layer's attention of one step. Queries are `[T, heads, dim]`, the output is `[T, heads, value_dim]`, and `scratch` has
 // room for `chunks * heads * (value_dim + 2)`.
-template <typename T>
+template <typename T, typename Kept>
 struct Attention {
     const Batch& batch;
     const AttentionLayer& layer;
-    const T *query, *keys, *values;
+    const T* query;
+    const Kept *keys, *values;
     T* output;
     float* scratch;
 
@@ -46,12 +47,12 @@ struct Attention {
         if (go_in_tiles<Operand<T>>()) open.emplace();
 #endif
         std::vector<float> work;
-        Room<T>& room = Room<T>::own();
+        Room<T, Kept>& room = Room<T, Kept>::own();
         const int64_t units = batch.tasks * layer.kv_heads;
         member.each(units, [&](int64_t unit) {
             const Task& task = batch.task[unit % batch.tasks];
             const int64_t head = unit / batch.tasks;
-            Tile<T> tile(batch, layer, task, room);
+            Tile<T, Kept> tile(batch, layer, task, room);
             tile.attend(query, head, first(unit), first(std::min(unit + 1, units - 1)));
             for (int64_t m = 0; m < tile.count(); m++)
                 task.chunk < 0 ? finish(tile, m, head) : keep(tile, m, task.chunk, head);
@@ -65,7 +66,7 @@ struct Attention {
 
   private:
     // The first block that a unit reads.
-    Block<T> first(int64_t unit) const {
+    Block<Kept> first(int64_t unit) const {
         const Task& task = batch.task[unit % batch.tasks];
         const int64_t head = unit / batch.tasks * layer.slots;
         return {task.sequence, task.begin, task.end, keys + head * layer.dim, values + head * layer.value_dim};
@@ -76,14 +77,14 @@ struct Attention {
     }
 
     // Writes the output of a tile's query `m`, which has seen all its keys.
-    void finish(const Tile<T>& tile, int64_t m, int64_t head) const {
+    void finish(const Tile<T, Kept>& tile, int64_t m, int64_t head) const {
         const int64_t number = head * group + m % group;
         conclude(tile.sums(m), tile.total(m), tile.largest(m), layer.sinks ? layer.sinks + number : nullptr,
                  layer.value_dim, output + (tile.row(m) * layer.heads + number) * layer.value_dim);
     }
 
     // Keeps the sums of a tile's query `m`, which has seen one chunk, for `merge`.
-    void keep(const Tile<T>& tile, int64_t m, int64_t chunk, int64_t head) const {
+    void keep(const Tile<T, Kept>& tile, int64_t m, int64_t chunk, int64_t head) const {
         float* to = part(tile.row(m), chunk, head);
         const int64_t g = m % group;
         std::copy_n(tile.sums(m), layer.value_dim, to + g * layer.value_dim);
@@ -91,3 +92,11 @@ struct Attention {
         to[group * (layer.value_dim + 1) + g] = tile.largest(m);
     }
 };
+
+// Calls `use` with a layer's `keys` and `values` as pointers to the type that they are kept in.
+template <typename T, typename Use>
+void with_kept(const AttentionLayer& layer, void* keys, void* values, const Use& use) {
+    if constexpr (std::is_same_v<T, float>)
+        if (layer.halves) return use(static_cast<Bfloat16*>(keys), static_cast<Bfloat16*>(values));
+    use(static_cast<T*>(keys), static_cast<T*>(values));
+}

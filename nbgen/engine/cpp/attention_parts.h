@@ -30,27 +30,28 @@ struct Task {
     int64_t sequence, offset, count, begin, end, chunk;
 };
 
-// A layer's attention. In the cache a head's `slots` lie side by side. Without a soft cap `softcap` is 0; `sinks` may be null.
+// A layer's attention. In the cache a head's `slots` lie side by side; if `halves`, keys and values are bfloat16 there, and else of
+// the type that the layer computes in. Without a soft cap `softcap` is 0; `sinks` may be null.
 struct AttentionLayer {
-    int64_t heads, kv_heads, dim, value_dim, slots;
+    int64_t heads, kv_heads, dim, value_dim, slots, halves;
     float scaling, softcap;
     const float* sinks;
 };
 
 // A block of keys and values: the positions of a sequence from `begin` on, for a task that ends at `end`. `keys` and `values`
 // are all those of one head, `[slots, dim]`.
-template <typename T>
+template <typename Kept>
 struct Block {
     int64_t sequence, begin, end;
-    const T *keys, *values;
+    const Kept *keys, *values;
 };
 
 // The cache slots that hold the `count` positions of a block.
 struct Slots {
     int64_t count, of[KEYS];
 
-    template <typename T>
-    Slots(const Batch& batch, const Block<T>& block) : count(std::min(KEYS, block.end - block.begin)) {
+    template <typename Kept>
+    Slots(const Batch& batch, const Block<Kept>& block) : count(std::min(KEYS, block.end - block.begin)) {
         const int64_t size = batch.block_size, *page = batch.tables + block.sequence * batch.blocks + block.begin / size;
         for (int64_t i = 0, within = block.begin % size; i < count; i++, within++) {
             if (within == size) within = 0, page++;

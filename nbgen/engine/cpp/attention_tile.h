@@ -15,14 +15,14 @@
 #include "tile_sums.h"
 
 // A thread's buffers for its tiles, kept from one tile to the next.
-template <typename T>
+template <typename T, typename Kept>
 struct Room {
     Aligned<Operand<T>> queries, keys, values;
     Aligned<float> sums, all_sums;
     std::vector<float> totals, largest, all_totals, all_largest;
     std::vector<int64_t> firsts, ends;
     std::vector<char> fresh;
-    std::vector<T> nothing;
+    std::vector<Kept> nothing;
 
     static Room& own() {
         thread_local Room room;
@@ -30,11 +30,12 @@ struct Room {
     }
 };
 
-// The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads.
-template <typename T>
+// The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads. Keys and
+// values are `Kept` in another type where that takes less memory.
+template <typename T, typename Kept>
 class Tile {
   public:
-    Tile(const Batch& batch, const AttentionLayer& layer, const Task& task, Room<T>& room)
+    Tile(const Batch& batch, const AttentionLayer& layer, const Task& task, Room<T, Kept>& room)
         : batch_(batch), layer_(layer), task_(task), group_(layer.heads / layer.kv_heads), width_(padded(layer.value_dim)),
           depth_(depth_of<Operand<T>>(layer.dim)) {
         const int64_t rows = cuts(count(), STRIP) * STRIP;
@@ -57,7 +58,7 @@ class Tile {
     }
 
     // Attends to the task's blocks from the `first` on, and prefetches `next`, the first block of the next tile.
-    void attend(const T* query, int64_t head, const Block<T>& first, const Block<T>& next) {
+    void attend(const T* query, int64_t head, const Block<Kept>& first, const Block<Kept>& next) {
         for (int64_t m = 0; m < count(); m++) {
             const T* from = query + (row(m) * layer_.heads + head * group_ + m % group_) * layer_.dim;
             for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * depth_ + d);
@@ -66,9 +67,8 @@ class Tile {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
             if (turned_) {
-                Bfloat16* packed = queries_ + SIDE * depth_;
-                pack_side(queries_, count(), depth_, packed);
-                queries_ = packed;
+                pack_side(queries_, count(), depth_, queries_ + SIDE * depth_);
+                queries_ += SIDE * depth_;
             }
 #endif
         for (int64_t m = 0; m < count(); m += strip_of<Operand<T>>()) forget(m);
@@ -77,9 +77,9 @@ class Tile {
             std::fill_n(all_.sums, count() * width_, 0.0f);
         }
         Slots slots(batch_, first);
-        for (Block<T> block = first, after = first; block.begin < block.end; block = after) {
+        for (Block<Kept> block = first, after = first; block.begin < block.end; block = after) {
             after.begin += KEYS;
-            const Block<T>& coming = after.begin < after.end ? after : next;
+            const Block<Kept>& coming = after.begin < after.end ? after : next;
             const Slots ahead(batch_, coming);
             if (!turned_) pack_keys(block, slots);
             pack_values(block, slots, coming, ahead);
@@ -125,7 +125,7 @@ class Tile {
     // Adds a packed block of keys and values to the sums of all queries, strip after strip. In tiles, a strip is scored while the
     // one before is weighed, the one before that is added, and so on: what vectors have just written cannot be loaded into tiles
     // yet, nor the other way round.
-    void see(const Block<T>& block, const Slots& slots) {
+    void see(const Block<Kept>& block, const Slots& slots) {
         const int64_t most = strip_of<Operand<T>>(), lag = go_in_tiles<Operand<T>>() ? most : 0, last = block.begin + KEYS;
         const bool joins = is_whole() && (last % batch_.chunk == 0 || last >= block.end);
         alignas(64) float scores[2][STRIP * KEYS];
@@ -140,7 +140,7 @@ class Tile {
         }
     }
 
-    void score(const Block<T>& block, const Slots& slots, int64_t m, float* scores) {
+    void score(const Block<Kept>& block, const Slots& slots, int64_t m, float* scores) {
         if (turned_) return score_turned(block, slots, scores);
         add_strip<true>(queries_ + m * depth_, strip_from(m), keys_, depth_, scores, KEYS);
     }
@@ -158,11 +158,11 @@ class Tile {
     }
 
     // Packs a block's keys.
-    void pack_keys(const Block<T>& block, const Slots& slots) {
+    void pack_keys(const Block<Kept>& block, const Slots& slots) {
         for (int64_t k = 0; k < slots.count; k += LANES) {
             for (int64_t i = k + LANES; i < std::min(k + 2 * LANES, slots.count); i++)
                 fetch<fetch_soon>(block.keys + slots.of[i] * layer_.dim, layer_.dim);
-            const T* columns[LANES];
+            const Kept* columns[LANES];
             for (int64_t l = 0; l < LANES; l++)
                 columns[l] = block.keys + slots.of[std::min(k + l, slots.count - 1)] * layer_.dim;
             pack_columns(columns, layer_.dim, k, keys_);
@@ -171,10 +171,10 @@ class Tile {
 
     // The same for its values, while prefetching all of the `next` block. Values beyond the task's end are replaced by `nothing_`:
     // they were never written, and may be numbers that no weight makes 0.
-    void pack_values(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
+    void pack_values(const Block<Kept>& block, const Slots& slots, const Block<Kept>& next, const Slots& ahead) {
         constexpr int64_t PAIR = DEPTH<Operand<T>>;
         for (int64_t k = 0; k < KEYS; k += PAIR) {
-            const T* rows[PAIR];
+            const Kept* rows[PAIR];
             for (int64_t i = 0; i < PAIR; i++)
                 rows[i] = k + i < slots.count ? block.values + slots.of[k + i] * layer_.value_dim : nothing_;
             for (int64_t i = k; i < std::min(k + PAIR, ahead.count); i++) {
@@ -188,18 +188,19 @@ class Tile {
     }
 
     // Scores a block's keys, which are read where they lie, for a few queries, which are packed.
-    void score_turned([[maybe_unused]] const Block<T>& block, [[maybe_unused]] const Slots& slots, [[maybe_unused]] float* scores) {
+    void score_turned([[maybe_unused]] const Block<Kept>& block, [[maybe_unused]] const Slots& slots,
+                      [[maybe_unused]] float* scores) {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
             for (int64_t k = 0; k < slots.count; k += SIDE) {
-                const T* keys = keys_beside(block, slots, k);
+                const Bfloat16* keys = keys_beside(block, slots, k);
                 multiply_turned(keys, queries_, depth_, count(), scores + k);
             }
 #endif
     }
 
     // A tile of keys of a block, from the `first` on, with no others between them: where they lie or, if need be, in a copy.
-    const T* keys_beside(const Block<T>& block, const Slots& slots, int64_t first) const {
+    const Kept* keys_beside(const Block<Kept>& block, const Slots& slots, int64_t first) const {
         const int64_t slot = slots.of[first], last = std::min(first + LANES, slots.count) - 1;
         if (depth_ == layer_.dim && batch_.block_size % LANES == 0 && slot % LANES == 0 && slots.of[last] - slot == last - first)
             return block.keys + slot * layer_.dim;
@@ -210,8 +211,8 @@ class Tile {
 
     // If not inlined, this would be a function without effect, whose calls compilers leave out.
     template <void (*FETCH)(const void*)>
-    [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
-        for (int64_t i = 0; i < count; i += VECTOR / sizeof(T)) FETCH(numbers + i);
+    [[gnu::always_inline]] static void fetch(const Kept* numbers, int64_t count) {
+        for (int64_t i = 0; i < count; i += VECTOR / sizeof(Kept)) FETCH(numbers + i);
     }
 
 #ifdef __AVX512F__
@@ -343,7 +344,7 @@ class Tile {
     bool turned_;                    // whether it is keys that lie in rows of a tile, and queries in columns
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
-    const T* nothing_;
+    const Kept* nothing_;
     char* fresh_;  // whether a strip's sums are still to be overwritten, by the strip's number
     int64_t *firsts_, *ends_;  // positions that each query sees, one past the last
 };

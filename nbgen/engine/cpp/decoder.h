@@ -54,8 +54,8 @@ struct DecoderLayer {
     Norm<T> compressed_norm, narrow_norm;
     Counted<T> query, key, value, output, gate, up, down, beside, given_gate, given_output, compressed, narrow;
     AttentionLayer attention;
-    T* keys;
-    T* values;
+    void* keys;  // of the type that attention keeps, as the values are
+    void* values;
     const Batch* batch;
     Activation activation;
     Xielu xielu;

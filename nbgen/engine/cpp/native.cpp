@@ -11,11 +11,14 @@
 #include "layers.h"
 #endif
 
-EXPORTED void attend(const Batch* batch, const AttentionLayer* layer, const Number* query, const Number* keys,
-                     const Number* values, Number* output, float* scratch) {
-    const Attention<Number> attention{*batch, *layer, query, keys, values, output, scratch};
-    Team(std::min(batch->threads, batch->tasks * layer->kv_heads), 2).run([&](Team::Member& member) {
-        attention.run(member);
+EXPORTED void attend(const Batch* batch, const AttentionLayer* layer, const Number* query, void* keys, void* values,
+                     Number* output, float* scratch) {
+    with_kept<Number>(*layer, keys, values, [&](auto* keys, auto* values) {
+        using Kept = std::remove_pointer_t<decltype(keys)>;
+        const Attention<Number, Kept> attention{*batch, *layer, query, keys, values, output, scratch};
+        Team(std::min(batch->threads, batch->tasks * layer->kv_heads), 2).run([&](Team::Member& member) {
+            attention.run(member);
+        });
     });
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 struct Bfloat16 {
     uint16_t bits;
@@ -31,6 +32,16 @@ inline void narrow(float value, Bfloat16* to) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     to->bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// Copies numbers to the same or another type.
+template <typename From, typename To>
+inline void convert_all(const From* from, int64_t count, To* to) {
+    if constexpr (std::is_same_v<From, To>)
+        std::copy_n(from, count, to);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) narrow(widen(from[i]), to + i);
 }
 
 // A number as it is read again after being stored as a T.

@@ -187,28 +187,28 @@ inline void transpose(Words (&rows)[LANES]) {
 
 #endif
 
-// A vector of numbers, converted to the type of an operand.
-template <typename T>
-[[gnu::always_inline]] inline Words operands(const T* from) {
-    if constexpr (std::is_same_v<T, Operand<T>>) {
+// A vector of numbers, converted to the type N of an operand.
+template <typename N, typename From>
+[[gnu::always_inline]] inline Words operands(const From* from) {
+    if constexpr (std::is_same_v<From, N>) {
         return words_at(from);
     } else {
-        Operand<T> own[LANES];
+        N own[LANES];
         for (int i = 0; i < LANES; i++) convert(from[i], own + i);
         return words_at(own);
     }
 }
 
 // Packs `LANES` columns from `n` on, each `[depth]`, of an operand of this depth.
-template <typename T>
-void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>* packed) {
-    constexpr int64_t PAIR = DEPTH<Operand<T>>, MANY = LANES * PAIR;
+template <typename From, typename N>
+void pack_columns(const From* const* columns, int64_t depth, int64_t n, N* packed) {
+    constexpr int64_t PAIR = DEPTH<N>, MANY = LANES * PAIR;
     packed += n / COLUMNS * COLUMNS * depth + n % COLUMNS * PAIR;
     int64_t k = 0;
     for (; k + MANY <= depth; k += MANY) {
         Words words[LANES];
 #pragma GCC unroll 16
-        for (int l = 0; l < LANES; l++) words[l] = operands(columns[l] + k);
+        for (int l = 0; l < LANES; l++) words[l] = operands<N>(columns[l] + k);
         transpose(words);
         for (int l = 0; l < LANES; l++) put(words[l], packed + (k + l * PAIR) * COLUMNS);
     }
@@ -218,11 +218,11 @@ void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>*
 }
 
 // Packs the rows `k` to `k + DEPTH`, each `[width]`, of an operand of this depth.
-template <typename T>
-void pack_rows(const T* const* rows, int64_t width, int64_t depth, int64_t k, Operand<T>* packed) {
-    constexpr int64_t PAIR = DEPTH<Operand<T>>;
+template <typename From, typename N>
+void pack_rows(const From* const* rows, int64_t width, int64_t depth, int64_t k, N* packed) {
+    constexpr int64_t PAIR = DEPTH<N>;
     for (int64_t begin = 0; begin < width; begin += COLUMNS) {
-        Operand<T>* to = packed + begin * depth + k * COLUMNS;
+        N* to = packed + begin * depth + k * COLUMNS;
         const int64_t count = std::min(COLUMNS, width - begin);
         for (int64_t n = 0; n < count; n++)
             for (int64_t i = 0; i < PAIR; i++) convert(rows[i][begin + n], to + n * PAIR + i);
