@@ -155,8 +155,11 @@ def test_attention_in_tiles_is_the_formula_s(dims: tuple[int, int], window: Wind
 
 def test_attention_in_tiles_has_the_same_bits_on_any_number_of_threads_and_however_a_prompt_is_cut() -> None:
     kinds = torch.bfloat16, torch.bfloat16
-    test_attention.test_a_sequence_has_the_very_same_numbers_whatever_it_shares_and_on_any_number_of_threads(*kinds)
-    test_attention.test_a_prompt_has_the_very_same_numbers_however_it_is_cut(*kinds)
+    for dims in test_attention.DIMS:
+        test_attention.test_a_sequence_has_the_very_same_numbers_whatever_it_shares_and_on_any_number_of_threads(
+            *kinds, dims
+        )
+        test_attention.test_a_prompt_has_the_very_same_numbers_however_it_is_cut(*kinds, dims)
 
 
 def test_where_tiles_cannot_be_tried_they_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

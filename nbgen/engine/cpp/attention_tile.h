@@ -6,29 +6,10 @@
 
 #pragma once
 
-#include <vector>
-
-#include "aligned.h"
-#include "attention_parts.h"
-#include "packed.h"
+#include "attention_lying.h"
+#include "attention_room.h"
 #include "row_folds.h"
 #include "tile_sums.h"
-
-// A thread's buffers for its tiles, kept from one tile to the next.
-template <typename T, typename Kept>
-struct Room {
-    Aligned<Operand<T>> queries, keys, values;
-    Aligned<float> sums, all_sums;
-    std::vector<float> totals, largest, all_totals, all_largest;
-    std::vector<int64_t> firsts, ends;
-    std::vector<char> fresh;
-    std::vector<Kept> nothing;
-
-    static Room& own() {
-        thread_local Room room;
-        return room;
-    }
-};
 
 // The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads. Keys and
 // values are `Kept` in another type where that takes less memory.
@@ -40,6 +21,7 @@ class Tile {
           depth_(depth_of<Operand<T>>(layer.dim)) {
         const int64_t rows = cuts(count(), STRIP) * STRIP;
         turned_ = go_in_tiles<Operand<T>>() && count() <= LANES;
+        lies_ = !go_in_tiles<Operand<T>>() && count() <= FEW_QUERIES && may_lie<Kept>(layer);
         queries_ = at_least(room.queries, (turned_ ? 2 : 1) * rows * depth_);
         keys_ = at_least(room.keys, KEYS * depth_);
         std::fill_n(keys_ + KEYS * layer.dim, KEYS * (depth_ - layer.dim), Operand<T>{});
@@ -81,9 +63,9 @@ class Tile {
             after.begin += KEYS;
             const Block<Kept>& coming = after.begin < after.end ? after : next;
             const Slots ahead(batch_, coming);
-            if (!turned_) pack_keys(block, slots);
-            pack_values(block, slots, coming, ahead);
-            see(block, slots);
+            if (!lies_ && !turned_) pack_keys(block, slots);
+            if (!lies_) pack_values(block, slots, coming, ahead);
+            lies_ ? see_lying(block, slots, coming, ahead) : see(block, slots);
             slots = ahead;
         }
         if (is_whole()) return;
@@ -138,6 +120,23 @@ class Tile {
             if (sees(added)) add(added, weights[added / most % 2]);
             if (joins && joined >= 0 && joined < count()) join_chunk(joined);
         }
+    }
+
+    // The same for a few queries and a block that is not packed; prefetches the next.
+    void see_lying(const Block<Kept>& block, const Slots& slots, const Block<Kept>& coming, const Slots& ahead) {
+        alignas(64) float scores[FEW_QUERIES * KEYS];
+        alignas(64) Operand<T> weights[FEW_QUERIES * KEYS];
+        const int64_t last = block.begin + KEYS;
+        const Places<Kept> own(layer_, block, slots), next(layer_, coming, ahead);
+        const auto see = [&](auto few) {
+            score_lying<few()>(queries_, layer_.dim, own.keys, slots.count, next.keys, scores);
+            weigh(0, few(), block.begin, scores, weights);
+            const bool first = std::exchange(fresh(0), false);
+            const auto add = first ? add_lying<few(), true, Operand<T>, Kept> : add_lying<few(), false, Operand<T>, Kept>;
+            add(weights, own.values, next.values, own_.sums, width_);
+        };
+        if (any_sees(0, count(), block.begin)) with_few(count(), see);
+        if (is_whole() && (last % batch_.chunk == 0 || last >= block.end)) join_chunk(0);
     }
 
     void score(const Block<Kept>& block, const Slots& slots, int64_t m, float* scores) {
@@ -341,7 +340,7 @@ class Tile {
     const AttentionLayer& layer_;
     const Task& task_;
     int64_t group_, width_, depth_;  // widths and depths are padded
-    bool turned_;                    // whether it is keys that lie in rows of a tile, and queries in columns
+    bool turned_, lies_;             // whether keys lie in rows of a tile, and queries in columns; whether blocks are not packed
     Operand<T> *queries_, *keys_, *values_;
     Seen own_, all_;  // of the present chunk, and of all that are joined
     const Kept* nothing_;

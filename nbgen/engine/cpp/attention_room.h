@@ -1,0 +1,24 @@
+// The buffers of attention's tiles. Does not know what they hold.
+
+#pragma once
+
+#include <vector>
+
+#include "aligned.h"
+#include "packed.h"
+
+// A thread's buffers for its tiles, kept from one tile to the next.
+template <typename T, typename Kept>
+struct Room {
+    Aligned<Operand<T>> queries, keys, values;
+    Aligned<float> sums, all_sums;
+    std::vector<float> totals, largest, all_totals, all_largest;
+    std::vector<int64_t> firsts, ends;
+    std::vector<char> fresh;
+    std::vector<Kept> nothing;
+
+    static Room& own() {
+        thread_local Room room;
+        return room;
+    }
+};
