@@ -12,42 +12,21 @@ from nbgen.engine import device, native
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.errors import ModelError
-from nbgen.messages import GenerateRequest, LogprobOptions
-from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
-from tests.engine.conftest import build, generate, ids
+from tests.engine.conftest import build
+from tests.engine.test_native_half_linear import PROMPTS, halved, written
 from tests.engine.test_rotary import LONG_ROPE
 
-PROMPTS = [list(range(10, 40)), list(range(50, 57)), [7] * 90]
 #: Layers that are not known to the C++.
 NO_LAYERS = mock.Mock(side_effect=ValueError("not today"))
-PARAMS = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
 #: Plain, with norms of heads, with windows and soft caps, with states beside keys, with heads that are joined.
 TYPES = ["llama", "qwen3", "gemma2", "falcon_h1", "gpt_neox"]
-
-
-def checkpoint(folder: Path, dtype: torch.dtype, model_type: str = "llama") -> Path:
-    changes = FAMILIES[model_type].changes if model_type in FAMILIES else {}
-    save_model(folder, model_type, **changes)
-    AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(folder)
-    return folder
 
 
 def kept(assembly: Assembly) -> set[torch.dtype]:
     """The types of all layers' keys and values."""
     return {tensor.dtype for pair in assembly.engine._runner.cache._layers.values() for tensor in pair}
-
-
-def written(assembly: Assembly) -> list[tuple[list[int], list[float]]]:
-    """Tokens and log-probabilities of all prompts, at once."""
-    requests = [
-        GenerateRequest(rid=str(i), input_ids=prompt, params=PARAMS, logprobs=LogprobOptions())
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    outputs = generate(assembly, requests)
-    numbers = [[e.token[0] for o in outputs[r.rid] for e in o.logprobs or ()] for r in requests]
-    return list(zip([ids(outputs[r.rid]) for r in requests], numbers, strict=True))
 
 
 @torch.inference_mode()
@@ -73,7 +52,7 @@ def test_answers_are_those_over_rounded_keys_and_values(
 ) -> None:
     if layers_in == "transformers":
         monkeypatch.setattr(NativeDecoder, "__init__", NO_LAYERS)
-    folder = checkpoint(tmp_path / "model", torch.float32, model_type)
+    folder = save_model(tmp_path / "model", model_type, **FAMILIES[model_type].changes)
     ours = build(folder, kv_cache_dtype="bfloat16")
     assert (ours.model.layers_in, ours.model.kv_cache_dtype, kept(ours)) == (layers_in, "bfloat16", {torch.bfloat16})
     for prompt, (tokens, numbers) in zip(PROMPTS, written(ours), strict=True):
@@ -85,7 +64,7 @@ def test_answers_are_those_over_rounded_keys_and_values(
 
 def test_latent_attention_keeps_its_heads_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers' own cache has what these are made of, whose rounding is another one."""
-    folder = checkpoint(tmp_path / "model", torch.float32, "deepseek_v3")
+    folder = save_model(tmp_path / "model", "deepseek_v3", **FAMILIES["deepseek_v3"].changes)
     ours = written(build(folder, kv_cache_dtype="bfloat16"))
     monkeypatch.setattr(NativeDecoder, "__init__", NO_LAYERS)
     for found, other in zip(ours, written(build(folder, kv_cache_dtype="bfloat16")), strict=True):
@@ -93,7 +72,7 @@ def test_latent_attention_keeps_its_heads_keys(tmp_path: Path, monkeypatch: pyte
 
 
 def test_torchs_own_attention_reads_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = checkpoint(tmp_path / "model", torch.float32)
+    folder = save_model(tmp_path / "model")
     ours = written(build(folder, kv_cache_dtype="bfloat16"))
     monkeypatch.setattr(native, "compiler", mock.Mock(side_effect=FileNotFoundError("no compiler")))
     monkeypatch.setattr(native, "library", lambda dtype: None)
@@ -109,13 +88,13 @@ def test_they_are_kept_as_weights_of_bfloat16_are(
     dtype: torch.dtype, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "computes_bfloat16", lambda on: False)
-    ours = build(checkpoint(tmp_path / "model", dtype), dtype="auto")
+    ours = build(halved(tmp_path / "model", dtype), dtype="auto")
     assert (ours.model.dtype, ours.model.kv_cache_dtype) == ("float32", found)
     assert kept(ours) == {getattr(torch, found)}
 
 
 def test_the_same_memory_holds_twice_as_many_tokens(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "model", torch.float32)
+    folder = save_model(tmp_path / "model")
     wide, half = (
         build(folder, kv_cache_dtype=name, kv_cache_bytes=2**20).model.kv_tokens for name in ("auto", "bfloat16")
     )
@@ -123,7 +102,7 @@ def test_the_same_memory_holds_twice_as_many_tokens(tmp_path: Path) -> None:
 
 
 def test_the_type_stays_when_memory_is_given_back_and_taken_again(tmp_path: Path) -> None:
-    ours = build(checkpoint(tmp_path / "model", torch.float32), kv_cache_dtype="bfloat16")
+    ours = build(save_model(tmp_path / "model"), kv_cache_dtype="bfloat16")
     before = written(ours)
     for tags in ({"kv_cache"}, {"kv_cache", "weights"}):
         ours.occupation.release(tags)
@@ -146,7 +125,7 @@ def test_the_type_stays_when_memory_is_given_back_and_taken_again(tmp_path: Path
 )
 def test_other_types_are_refused(dtype: str, name: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=words):
-        build(checkpoint(tmp_path / "model", torch.float32), dtype=dtype, kv_cache_dtype=name)
+        build(save_model(tmp_path / "model"), dtype=dtype, kv_cache_dtype=name)
 
 
 def test_a_model_with_a_cache_of_its_own_has_one_type(tmp_path: Path) -> None:
@@ -160,5 +139,5 @@ def test_a_model_with_a_cache_of_its_own_has_one_type(tmp_path: Path) -> None:
 
 
 def test_the_models_own_type_may_be_said(tmp_path: Path) -> None:
-    ours = build(checkpoint(tmp_path / "model", torch.float32), dtype="bfloat16", kv_cache_dtype="bfloat16")
+    ours = build(save_model(tmp_path / "model"), dtype="bfloat16", kv_cache_dtype="bfloat16")
     assert kept(ours) == {torch.bfloat16}
