@@ -72,7 +72,7 @@ class CpuAttention(ReferenceAttention):
         size, start = step.cache.block_size, span.length - new
         first = window.first(start) // size
         blocks = step.once(("blocks", window, span.start), lambda: torch.tensor(span.block_table[first:]))
-        k, v = (_gather(t, blocks, size).to(query.dtype) for t in layer)
+        k, v = (_gather(t, blocks, size, query.dtype) for t in layer)
         output = query.new_empty(new, heads, v.shape[-1])
         rows = max(FEWEST_ROWS, SCORES_BYTES // (4 * heads * span.length))
         for begin in range(0, new, rows):
@@ -160,22 +160,21 @@ def _run(blocks: list[int], first: int, length: int, size: int) -> slice | None:
     return slice(begin, begin + length - first)
 
 
-def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torch.Tensor:
-    """Those blocks of a layer's keys or values `[slots, kv_heads, D]`, as `[kv_heads, tokens, D]`."""
+def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Those blocks of a layer's keys or values `[slots, kv_heads, D]`, as `[kv_heads, tokens, D]` of this type."""
     _, heads, dim = tensor.shape
     by_block = tensor.transpose(0, 1).view(heads, -1, block_size * dim)
-    return by_block.index_select(1, blocks).view(heads, -1, dim)
+    return by_block.index_select(1, blocks).view(heads, -1, dim).to(dtype)
 
 
 def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
     """Query `[B, heads, D]`, one position each. Query heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
     if group.run is not None and scores.softcap is None and scores.sinks is None:
-        k, v = (t[group.run].to(query.dtype) for t in layer)
-        if k.nbytes <= FEW_BYTES:
-            return _attend_run(query, k, v, scores)
-    gathered = (_gather(t, group.blocks, block_size).to(query.dtype) for t in layer)
-    k, v = (t.view(kv_heads * batch, -1, t.shape[-1]) for t in gathered)
+        k, v = (t[group.run] for t in layer)
+        if k.numel() * query.element_size() <= FEW_BYTES:
+            return _attend_run(query, k.to(query.dtype), v.to(query.dtype), scores)
+    k, v = (_gather(t, group.blocks, block_size, query.dtype).view(kv_heads * batch, -1, t.shape[-1]) for t in layer)
     rows = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(kv_heads, -1, dim)
     logits = torch.bmm(rows.reshape(kv_heads * batch, -1, dim), k.transpose(1, 2)).view(
         kv_heads, batch, heads // kv_heads, -1
@@ -184,7 +183,7 @@ def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sco
         weights = _softmax(logits, group.unseen, scores).to(v.dtype)
         output = _weighed(weights.view(kv_heads * batch, -1, k.shape[1]), v, group.unseen)
     else:
-        shared_k, shared_v = (_gather(t, group.shared, block_size).to(query.dtype) for t in layer)
+        shared_k, shared_v = (_gather(t, group.shared, block_size, query.dtype) for t in layer)
         before = torch.bmm(rows, shared_k.transpose(1, 2)).view(*logits.shape[:3], -1)
         weights = _softmax(torch.cat([before, logits], dim=-1), group.unseen, scores).to(v.dtype)
         before, own = weights.split([shared_k.shape[1], k.shape[1]], dim=-1)

@@ -55,7 +55,7 @@ class NativeAttention(CpuAttention):
         return step.once(("native", window, group), lambda: Plan.of(step, window, group))
 
 
-def reads(layer: Layer | tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype) -> bool:
+def reads(layer: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype) -> bool:
     """Whether the C++ that computes in `dtype` reads keys and values of the layer's type."""
     kept = {tensor.dtype for tensor in layer}
     return kept == {dtype} or (kept == {torch.bfloat16} and dtype == torch.float32)

@@ -4,14 +4,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nbgen.engine.loader import DTYPES
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-#: Values of the option `kv_cache_dtype`.
-DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def chosen(name: str, model: "PreTrainedModel", *, paged: bool) -> torch.dtype | None:
@@ -22,15 +20,13 @@ def chosen(name: str, model: "PreTrainedModel", *, paged: bool) -> torch.dtype |
     """
     if name not in DTYPES:
         raise ModelError(f"kv_cache_dtype is {name!r}; it must be one of {', '.join(DTYPES)}")
-    wanted, computes = DTYPES[name], model.dtype
-    may_round = paged and model.device.type == "cpu" and computes == torch.float32
-    if wanted is None:
+    may_round = paged and model.device.type == "cpu" and model.dtype == torch.float32
+    if name == "auto":
         return torch.bfloat16 if may_round and _stays_in_bfloat16(model) else None
-    if wanted == computes:
+    if name == (own := named(None, model)):
         return None
-    if wanted == torch.bfloat16 and may_round:
-        return wanted
-    own = named(None, model)
+    if name == "bfloat16" and may_round:
+        return torch.bfloat16
     where = f"computes in {own} on {model.device.type}" + ("" if paged else " with a cache of its own code's")
     raise ModelError(f"kv_cache_dtype is {name!r}, and this model {where}: leave kv_cache_dtype out, or say {own!r}")
 

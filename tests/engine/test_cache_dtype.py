@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, Cache
 
 from nbgen.engine import device, native
 from nbgen.engine.assembly import Assembly
+from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.errors import ModelError
 from tests.conftest import save_model
@@ -76,7 +77,9 @@ def test_torchs_own_attention_reads_them_too(tmp_path: Path, monkeypatch: pytest
     ours = written(build(folder, kv_cache_dtype="bfloat16"))
     monkeypatch.setattr(native, "compiler", mock.Mock(side_effect=FileNotFoundError("no compiler")))
     monkeypatch.setattr(native, "library", lambda dtype: None)
-    for found, other in zip(ours, written(build(folder, kv_cache_dtype="bfloat16")), strict=True):
+    stock = build(folder, kv_cache_dtype="bfloat16")
+    assert (type(stock.engine._runner.attention), kept(stock)) == (CpuAttention, {torch.bfloat16})
+    for found, other in zip(ours, written(stock), strict=True):
         assert found == (other[0], pytest.approx(other[1], abs=1e-4))
 
 

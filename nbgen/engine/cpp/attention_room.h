@@ -7,7 +7,8 @@
 #include "aligned.h"
 #include "packed.h"
 
-// A thread's buffers for its tiles, kept from one tile to the next.
+// A thread's buffers for its tiles, which stay from one tile to the next. Keys and values are `Kept` in another type than T where
+// that takes less memory.
 template <typename T, typename Kept>
 struct Room {
     Aligned<Operand<T>> queries, keys, values;

@@ -11,8 +11,7 @@
 #include "row_folds.h"
 #include "tile_sums.h"
 
-// The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads. Keys and
-// values are `Kept` in another type where that takes less memory.
+// The queries of a task that share one key head: one row of the step after the other, each with its `group` of heads.
 template <typename T, typename Kept>
 class Tile {
   public:
@@ -83,6 +82,11 @@ class Tile {
     // Whether the task covers all that its queries see, chunk after chunk.
     bool is_whole() const { return task_.chunk < 0; }
 
+    // Whether a block is the last of a chunk that is joined with others.
+    bool joins_after(const Block<Kept>& block) const {
+        return is_whole() && ((block.begin + KEYS) % batch_.chunk == 0 || block.begin + KEYS >= block.end);
+    }
+
     // The number of queries of the strip that begins with query `m`.
     int64_t strip_from(int64_t m) const { return std::min(strip_of<Operand<T>>(), count() - m); }
 
@@ -108,8 +112,7 @@ class Tile {
     // one before is weighed, the one before that is added, and so on: what vectors have just written cannot be loaded into tiles
     // yet, nor the other way round.
     void see(const Block<Kept>& block, const Slots& slots) {
-        const int64_t most = strip_of<Operand<T>>(), lag = go_in_tiles<Operand<T>>() ? most : 0, last = block.begin + KEYS;
-        const bool joins = is_whole() && (last % batch_.chunk == 0 || last >= block.end);
+        const int64_t most = strip_of<Operand<T>>(), lag = go_in_tiles<Operand<T>>() ? most : 0;
         alignas(64) float scores[2][STRIP * KEYS];
         alignas(64) Operand<T> weights[2][STRIP * KEYS];
         const auto sees = [&](int64_t m) { return m >= 0 && m < count() && any_sees(m, strip_from(m), block.begin); };
@@ -118,7 +121,7 @@ class Tile {
             if (sees(m)) score(block, slots, m, scores[m / most % 2]);
             if (sees(weighed)) weigh_strip(weighed, block.begin, scores[weighed / most % 2], weights[weighed / most % 2]);
             if (sees(added)) add(added, weights[added / most % 2]);
-            if (joins && joined >= 0 && joined < count()) join_chunk(joined);
+            if (joins_after(block) && joined >= 0 && joined < count()) join_chunk(joined);
         }
     }
 
@@ -126,7 +129,6 @@ class Tile {
     void see_lying(const Block<Kept>& block, const Slots& slots, const Block<Kept>& coming, const Slots& ahead) {
         alignas(64) float scores[FEW_QUERIES * KEYS];
         alignas(64) Operand<T> weights[FEW_QUERIES * KEYS];
-        const int64_t last = block.begin + KEYS;
         const Places<Kept> own(layer_, block, slots), next(layer_, coming, ahead);
         const auto see = [&](auto few) {
             score_lying<few()>(queries_, layer_.dim, own.keys, slots.count, next.keys, scores);
@@ -136,7 +138,7 @@ class Tile {
             add(weights, own.values, next.values, own_.sums, width_);
         };
         if (any_sees(0, count(), block.begin)) with_few(count(), see);
-        if (is_whole() && (last % batch_.chunk == 0 || last >= block.end)) join_chunk(0);
+        if (joins_after(block)) join_chunk(0);
     }
 
     void score(const Block<Kept>& block, const Slots& slots, int64_t m, float* scores) {
@@ -187,13 +189,12 @@ class Tile {
     }
 
     // Scores a block's keys, which are read where they lie, for a few queries, which are packed.
-    void score_turned([[maybe_unused]] const Block<Kept>& block, [[maybe_unused]] const Slots& slots,
-                      [[maybe_unused]] float* scores) {
+    void score_turned([[maybe_unused]] const Block<Kept>& block, [[maybe_unused]] const Slots& slots, [[maybe_unused]] float* to) {
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
             for (int64_t k = 0; k < slots.count; k += SIDE) {
                 const Bfloat16* keys = keys_beside(block, slots, k);
-                multiply_turned(keys, queries_, depth_, count(), scores + k);
+                multiply_turned(keys, queries_, depth_, count(), to + k);
             }
 #endif
     }
