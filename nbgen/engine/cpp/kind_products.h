@@ -3,6 +3,7 @@
 #pragma once
 
 #include "few_rows.h"
+#include "lane_products.h"
 #include "panel.h"
 
 // Multiplies a few rows by the outputs of a cut.
@@ -14,25 +15,32 @@ void multiply_few(const Linear<T>& linear, int64_t rows, const T* input, T* outp
     few[rows - 1](linear, input, output, cut);
 }
 
-// Some outputs and inputs of a layer, each from the first to one past the last. Inputs are multiples of `GROUP`.
-struct Patch {
-    int64_t begin, end, from, to;
-};
-
-// Writes a patch of weights to `room`, where outputs are `stride` apart. Meanwhile it prefetches this patch's share of the outputs
-// that follow, as many as the patch has, in the order in which they lie in memory.
+// Writes the weights of the outputs `begin` to `end` to `room`. Meanwhile it prefetches as many outputs that follow, in the order in
+// which they lie in memory.
 template <typename Kind, typename T>
-void write_out(const Linear<T>& linear, const Patch& patch, T* room, int64_t stride) {
-    const int64_t count = patch.end - patch.begin, line = LINE * 8 / Kind::BITS;
-    int64_t fetched = patch.end * linear.inputs + patch.from * count;  // the weight's number
-    for (int64_t n = patch.begin; n < patch.end; n++, room += stride) {
+void write_out(const Linear<T>& linear, int64_t begin, int64_t end, T* room) {
+    const int64_t line = LINE * 8 / Kind::BITS;
+    int64_t fetched = end * linear.inputs;  // the weight's number
+    for (int64_t n = begin; n < end; n++, room += linear.inputs) {
         const Kind own(linear, n);
-        for (int64_t k = patch.from; k < patch.to; k += GROUP, fetched += GROUP) {
+        for (int64_t k = 0; k < linear.inputs; k += GROUP, fetched += GROUP) {
             if (fetched % line == 0) fetch_line(Kind(linear, 0).bytes(fetched));
 #pragma GCC unroll 8
-            for (int64_t part = 0; part < GROUP / STEP<T>; part++) put(own.read(k, part), room + k - patch.from + part * STEP<T>);
+            for (int64_t part = 0; part < GROUP / STEP<T>; part++) put(own.read(k, part), room + k + part * STEP<T>);
         }
     }
+}
+
+// The products of one row in lanes, for processors that have tiles.
+template <typename T>
+using ByRow = void (*)(const Linear<T>& linear, const T* row, T* output, int64_t begin, int64_t end);
+
+template <typename Kind, typename T>
+constexpr ByRow<T> by_row() {
+#ifdef TILES
+    if constexpr (std::is_same_v<T, Bfloat16> && !IS_PLAIN<Kind>) return multiply_in_lanes<Kind>;
+#endif
+    return nullptr;
 }
 
 // The functions for products with one kind of weights.
@@ -41,10 +49,10 @@ struct KindProducts {
     bool (*are_few)(const Linear<T>& linear, int64_t rows);
     void (*of_few)(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut);
     void (*by_panel)(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end);
-    void (*write)(const Linear<T>& linear, const Patch& patch, T* room, int64_t stride);
-    int64_t line;  // inputs whose weights fill a cache line
+    void (*write)(const Linear<T>& linear, int64_t begin, int64_t end, T* room);
+    ByRow<T> by_row;
 };
 
 template <typename Kind, typename T>
 constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>, write_out<Kind, T>,
-                                  LINE * 8 / Kind::BITS};
+                                  by_row<Kind, T>()};

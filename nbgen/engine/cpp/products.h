@@ -86,7 +86,8 @@ class Inputs {
             if (in_tiles(linear)) {
                 const Weight weight = weight_of(linear);
                 cut.each([&](int64_t begin, int64_t end) {
-                    if (rows == 1) return by_row(linear)(weight, numbers, output, begin, end);
+                    if (rows == 1 && weight.kind) return weight.kind->by_row(linear, numbers, output, begin, end);
+                    if (rows == 1) return multiply_row(weight, numbers, output, begin, end);
                     if (few_for_tiles(rows)) return multiply_packed_rows(weight, rows, packed_, output, begin, end);
                     for (; begin < end; begin += WIDE)
                         multiply_by_packed_weights(weight, rows, packed_, output, begin, std::min(end, begin + WIDE));
@@ -131,10 +132,6 @@ class Inputs {
 
   private:
 #ifdef TILES
-    static auto by_row(const Linear<T>& linear) {
-        return linear.weight ? multiply_row : are_whole_bytes(linear) ? multiply_row_by_bytes : multiply_row_by_written;
-    }
-
     static Weight weight_of(const Linear<T>& linear) { return {linear, linear.weight ? nullptr : &products_of(linear)}; }
 #endif
 

@@ -18,7 +18,7 @@ class Finish {
         : sums_(sums), output_(output), stride_(stride), rows_(rows) {
         const int64_t count = std::min(BLOCK, end - n), low = std::min(SIDE, count);
         some_ = static_cast<__mmask32>((int64_t{1} << count) - 1);
-        first_ = weight.ends_of(n, low), second_ = weight.ends_of(n + low, count - low);
+        first_ = Ends(weight.layer, n, low), second_ = Ends(weight.layer, n + low, count - low);
     }
 
     // Writes so many more rows, if they are left; returns whether some were.

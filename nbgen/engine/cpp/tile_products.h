@@ -6,7 +6,7 @@
 #pragma once
 
 #include "tile_blocks.h"
-#include "tile_bytes.h"
+#include "tile_rows.h"
 
 #ifdef TILES
 

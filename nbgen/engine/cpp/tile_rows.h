@@ -37,7 +37,7 @@ class FinishTurned {
         std::memcpy(rows, sums_, sizeof rows);
         transpose(rows);
         const int64_t some = std::min(SIDE, end_ - n_);
-        const Ends ends = weight_->ends_of(n_, some);
+        const Ends ends(weight_->layer, n_, some);
         for (int64_t i = 0; i < rows_; i++) {
             const __m256i narrow = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(ends(reinterpret_cast<__m512>(rows[i]))));
             _mm256_mask_storeu_epi16(output_ + i * weight_->outputs + n_, static_cast<__mmask16>((1 << some) - 1), narrow);
@@ -97,13 +97,8 @@ inline void multiply_packed_rows(const Weight& weight, int64_t rows, const Bfloa
     before.complete();
 }
 
-// Makes a row's outputs from `n` on, 16 at most, of their sums.
-inline void finish_row(const Weight& weight, const float* sums, int64_t n, int64_t count, Bfloat16* output) {
-    const __m256bh narrow = _mm512_cvtneps_pbh(weight.ends_of(n, count)(_mm512_loadu_ps(sums)));
-    _mm256_mask_storeu_epi16(output + n, static_cast<__mmask16>((1 << count) - 1), reinterpret_cast<__m256i>(narrow));
-}
-
-// Multiplies one row into the outputs `begin` to `end`. Tiles have one column: the row, and so each tile's sums, lie side by side.
+// Multiplies one row into the outputs `begin` to `end` of a plain weight. Tiles have one column: the row, and so each tile's sums,
+// lie side by side.
 inline void multiply_row(const Weight& weight, const Bfloat16* row, Bfloat16* output, int64_t begin, int64_t end) {
     alignas(64) float sums[SIDE];
     const int64_t inputs = weight.inputs, stride = inputs * sizeof(Bfloat16);
@@ -120,53 +115,7 @@ inline void multiply_row(const Weight& weight, const Bfloat16* row, Bfloat16* ou
         }
         STORE_TILE(0, sums, 4);
         asm volatile("" ::: "memory");
-        finish_row(weight, sums, n, count, output);
-    }
-}
-
-// The same for weights that are not plain. They are written out in patches that stay in the first-level cache, each while the one
-// before is multiplied: tiles would wait for what was written just now.
-inline void multiply_row_by_written(const Weight& weight, const Bfloat16* row, Bfloat16* output, int64_t begin, int64_t end) {
-    constexpr int64_t TALL = 4 * SIDE, WIDEST = 128, STRIDE = WIDEST * sizeof(Bfloat16);
-    alignas(64) float sums[TALL];
-    alignas(64) static thread_local Bfloat16 rooms[2][TALL * WIDEST];
-    const int64_t inputs = weight.inputs, width = std::min(weight.kind->line, WIDEST);
-    const int64_t across = cuts(inputs, width), patches = cuts(end - begin, TALL) * across;
-    const auto patch = [&](int64_t i) {
-        const int64_t n = begin + i / across * TALL, k = i % across * width;
-        return Patch{n, std::min(end, n + TALL), k, std::min(inputs, k + width)};
-    };
-    weight.kind->write(weight.layer, patch(0), rooms[0], WIDEST);
-    for (int64_t i = 0; i < patches; i++) {
-        const Patch now = patch(i);
-        const Bfloat16* numbers = rooms[i % 2];
-        if (i + 1 < patches) weight.kind->write(weight.layer, patch(i + 1), rooms[(i + 1) % 2], WIDEST);
-        asm volatile("" ::: "memory");  // compilers do not know what tiles read and write
-        if (!now.from) {
-            CLEAR_TILE(0);
-            CLEAR_TILE(1);
-            CLEAR_TILE(2);
-            CLEAR_TILE(3);
-        }
-        for (int64_t k = now.from; k < now.to; k += DEEP, numbers += DEEP) {
-            LOAD_TILE(6, row + k, 4);
-            LOAD_TILE(4, numbers, STRIDE);
-            ADD_TILES(0, 4, 6);
-            LOAD_TILE(4, numbers + SIDE * WIDEST, STRIDE);
-            ADD_TILES(1, 4, 6);
-            LOAD_TILE(4, numbers + 2 * SIDE * WIDEST, STRIDE);
-            ADD_TILES(2, 4, 6);
-            LOAD_TILE(4, numbers + 3 * SIDE * WIDEST, STRIDE);
-            ADD_TILES(3, 4, 6);
-        }
-        if (now.to < inputs) continue;
-        STORE_TILE(0, sums, 4);
-        STORE_TILE(1, sums + SIDE, 4);
-        STORE_TILE(2, sums + 2 * SIDE, 4);
-        STORE_TILE(3, sums + 3 * SIDE, 4);
-        asm volatile("" ::: "memory");
-        for (int64_t n = now.begin; n < now.end; n += SIDE)
-            finish_row(weight, sums + (n - now.begin), n, std::min(SIDE, now.end - n), output);
+        finish_row(weight.layer, _mm512_load_ps(sums), n, count, output);
     }
 }
 

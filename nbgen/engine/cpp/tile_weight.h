@@ -3,12 +3,12 @@
 #pragma once
 
 #include "kind_products.h"
+#include "tile_ends.h"
 #include "tile_sums.h"
 
 #ifdef TILES
 
 constexpr int64_t BLOCK = 2 * SIDE;  // rows, or outputs, that are multiplied by one tile after the other
-constexpr int64_t AHEAD = 4 * LINE;  // bytes by which weights are prefetched
 
 // A thread's own buffer for so many numbers, one for each `Use`.
 template <int Use>
@@ -38,33 +38,11 @@ inline const Bfloat16* lay_rows(int64_t rows, int64_t inputs, const Bfloat16* nu
     return laid;
 }
 
-// What makes outputs of the sums of 16 adjacent ones, or of fewer: their scales and biases, if there are any.
-struct Ends {
-    bool scaled = false, biased = false;
-    __m512 scale = {}, bias = {};
-
-    __m512 operator()(__m512 sums) const {
-        if (scaled) sums = _mm512_mul_ps(sums, scale);
-        return biased ? _mm512_add_ps(sums, bias) : sums;
-    }
-};
-
-// The weight of a layer. Unless it is plain, its `kind` writes out patches of it.
+// The weight of a layer. Unless it is plain, its `kind` writes it out.
 struct Weight {
     const Linear<Bfloat16>& layer;
     const KindProducts<Bfloat16>* kind = nullptr;
     const int64_t inputs = layer.inputs, outputs = layer.outputs;
-
-    Ends ends_of(int64_t n, int64_t count) const {
-        const auto some = static_cast<__mmask16>((1 << count) - 1);
-        Ends ends{layer.scales != nullptr, layer.bias != nullptr};
-        if (ends.scaled) ends.scale = _mm512_maskz_loadu_ps(some, layer.scales + n);
-        if (ends.biased) {
-            const __m256i bias = _mm256_maskz_loadu_epi16(some, layer.bias + n);
-            ends.bias = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16));
-        }
-        return ends;
-    }
 
     // The numbers of the outputs `begin` to `end`, where they lie or else in the `room`, which has space for `rows` outputs. There,
     // zeros follow.
@@ -72,21 +50,13 @@ struct Weight {
         const int64_t count = end - begin;
         if (!kind && count % SIDE == 0) return layer.weight + begin * inputs;
         if (kind)
-            kind->write(layer, {begin, end, 0, inputs}, room, inputs);
+            kind->write(layer, begin, end, room);
         else
             std::copy_n(layer.weight + begin * inputs, count * inputs, room);
         std::fill(room + count * inputs, room + rows * inputs, Bfloat16{});
         return room;
     }
 };
-
-// Prefetches weights of as many outputs as are read at `k`, `AHEAD` later; after a row's end, of the outputs that follow.
-template <typename N>
-void fetch_ahead(const N* weights, int64_t outputs, int64_t inputs, int64_t k) {
-    const int64_t coming = k + AHEAD / static_cast<int64_t>(sizeof(N));
-    weights += coming < inputs ? coming : outputs * inputs + coming - inputs;
-    for (int64_t i = 0; i < outputs; i++, weights += inputs) fetch_line(weights);
-}
 
 // Packs the weights of the outputs `begin` to `end` to `[outputs / 16, inputs / 32, 16, 16, 2]`.
 inline void pack_weights(const Weight& weight, int64_t begin, int64_t end, Bfloat16* packed) {

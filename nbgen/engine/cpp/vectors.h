@@ -70,6 +70,17 @@ constexpr int64_t LINE = 64;  // bytes of a cache line
 // would push out what is needed now.
 [[gnu::always_inline]] inline void fetch_line(const void* from) { __builtin_prefetch(from, 0, 2); }
 
+constexpr int64_t AHEAD = 4 * LINE;  // bytes
+
+// Prefetches weights of as many outputs as are read at `k`, `AHEAD` later; after a row's end, of the outputs that follow. If not
+// inlined, this would be a function without effect, whose calls compilers leave out.
+template <typename N>
+[[gnu::always_inline]] inline void fetch_ahead(const N* weights, int64_t outputs, int64_t inputs, int64_t k) {
+    const int64_t coming = k + AHEAD / static_cast<int64_t>(sizeof(N));
+    weights += coming < inputs ? coming : outputs * inputs + coming - inputs;
+    for (int64_t i = 0; i < outputs; i++, weights += inputs) fetch_line(weights);
+}
+
 // The cache that what is needed very soon is prefetched into: the first level if that can have many reads under way. Zen 5 alone
 // has both instructions.
 #if defined(__AVX512BF16__) && defined(__AVX512VP2INTERSECT__)
