@@ -20,6 +20,8 @@ SIZES = [(96, 64), (1028, 192), (4, 32), (68, 2592), (100, 992)]
 DTYPES = [dtype for dtype in native.KINDS if native.function("multiply", dtype)]
 #: Largest error, of the largest result.
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
+#: The numbers of 4 bits of OCP Microscaling Formats 1.0, by their bits.
+MXFP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 @pytest.fixture(params=[1, 2, 5], ids=lambda threads: f"{threads} threads")
@@ -69,6 +71,21 @@ def nearest_codes(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.T
     return values.to(torch.uint8).flatten(1), codes, largest
 
 
+def powers(stock: nn.Linear) -> NativeProduct:
+    """Its powers of two lie at an odd address, as they may in a file."""
+    values, exponents = nearest_powers(stock)
+    odd = exponents.new_empty(exponents.numel() + 1)[1:].view_as(exponents).copy_(exponents)
+    return NativeScaledLinear(packed(values), odd, stock.bias, stock.weight.dtype)
+
+
+def nearest_powers(stock: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of MXFP4's numbers is nearest to each weight, and the exponents of each group's power of two."""
+    groups = stock.weight.float().unflatten(1, (-1, int4_linear.GROUP))
+    exponents = groups.abs().amax(2).log2().floor() - 2
+    values = (groups / exponents.exp2()[..., None]).unsqueeze(3).sub(MXFP4).abs().argmin(3)
+    return values.to(torch.uint8).flatten(1), (exponents + 127).to(torch.uint8)
+
+
 def blocks(stock: nn.Linear) -> NativeProduct:
     return NativeInt8Linear(stock.weight, stock.bias, nearest_multiples(stock))
 
@@ -104,6 +121,10 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
         values, codes, largest = nearest_codes(stock)
         numbers = codes[values.long()].unflatten(1, (-1, BLOCK)) * largest[..., None]
         return numbers.flatten(1).to(stock.weight.dtype).double()
+    if kind is powers:
+        values, exponents = nearest_powers(stock)
+        groups = MXFP4[values.long()].unflatten(1, (-1, int4_linear.GROUP))
+        return (groups * (exponents.double() - 127).exp2()[..., None]).flatten(1)
     if kind is blocks:
         values, factors = nearest_multiples(stock)
         numbers = values.float().unflatten(1, (-1, BLOCK)) * factors[..., None]
@@ -120,7 +141,7 @@ def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
 
 #: What a layer is kept as, and its outputs and inputs: whole blocks where these have numbers in common.
 KINDS = [(kind, sizes) for kind in (plain, across, eight, four, floats) for sizes in SIZES]
-KINDS += [(kind, (outputs, inputs + inputs % BLOCK)) for kind in (coded, blocks) for outputs, inputs in SIZES]
+KINDS += [(kind, (outputs, inputs + inputs % BLOCK)) for kind in (coded, powers, blocks) for outputs, inputs in SIZES]
 
 
 def named(value: object) -> str:
@@ -169,7 +190,7 @@ def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", [coded, blocks, floats], ids=named)
+@pytest.mark.parametrize("kind", [coded, powers, blocks, floats], ids=named)
 @torch.inference_mode()
 def test_what_has_a_factor_is_to_the_bit_what_it_is_written_out(
     kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype

@@ -17,7 +17,7 @@ from nbgen.engine.native_linear import NativeLinear, NativeProduct
 from tests.engine import test_attention
 from tests.engine.test_attention import Case
 from tests.engine.test_native_decoder import Run, runner_of, saved
-from tests.engine.test_native_linear import blocks, coded, eight, floats, four, named, weight_of
+from tests.engine.test_native_linear import blocks, coded, eight, floats, four, named, powers, weight_of
 
 #: Inputs that one instruction adds up.
 TILE_INPUTS = 32
@@ -125,12 +125,12 @@ def test_a_long_prompt_is_the_same_however_it_is_cut(tmp_path: Path, family: str
     assert all(map(torch.equal, got, expected))
 
 
-@pytest.mark.parametrize("kind", [eight, four, coded, blocks, floats], ids=named)
+@pytest.mark.parametrize("kind", [eight, four, coded, powers, blocks, floats], ids=named)
 @torch.inference_mode()
 def test_quantized_weights_are_multiplied_as_if_they_were_written_out(
     kind: Callable[[nn.Linear], NativeProduct],
 ) -> None:
-    stock = made(84, 320 if kind not in (coded, blocks) else 512)
+    stock = made(84, 320 if kind not in (coded, powers, blocks) else 512)
     ours, rows = kind(stock), torch.randn(MANY, stock.in_features).bfloat16()
     together, weight = ours(rows), weight_of(kind, stock)
     expected = rows.double() @ weight.double().T + stock.bias.double()

@@ -15,8 +15,8 @@ void multiply_few(const Linear<T>& linear, int64_t rows, const T* input, T* outp
     few[rows - 1](linear, input, output, cut);
 }
 
-// Writes the weights of the outputs `begin` to `end` to `room`. Meanwhile it prefetches as many outputs that follow, in the order in
-// which they lie in memory.
+// Writes the weights of the outputs `begin` to `end` to `room`. Meanwhile it prefetches as many outputs that follow, as they lie in
+// memory.
 template <typename Kind, typename T>
 void write_out(const Linear<T>& linear, int64_t begin, int64_t end, T* room) {
     const int64_t line = LINE * 8 / Kind::BITS;

@@ -1,5 +1,5 @@
-// Products of one row with quantized weights: in vectors, with an output in each lane, and to the bit what tiles would make. To write
-// such weights out for tiles takes up to twice as long.
+// Products of one row with quantized weights: in vectors, with an output in each lane, and to the bit what tiles would make. To
+// write such weights out for tiles takes up to twice as long.
 
 #pragma once
 

@@ -22,8 +22,8 @@ struct LaneOutputs {
     }
 };
 
-// Rounds to a bfloat16's bits, ties to even, as conversions do, which would keep vectors from being shuffled meanwhile: 98,304 times
-// a number's power of two leaves no room for bits behind those. Too large for numbers from 2^110 on.
+// Rounds to a bfloat16's bits, ties to even, as conversions do, which would keep vectors from being shuffled meanwhile: beside
+// 98,304 times a number's power of two there is no room for more bits. Numbers from 2^110 on are too large for that.
 [[gnu::always_inline]] inline __m512 in_bfloat16(__m512 numbers) {
     const __m512i bits = _mm512_and_si512(_mm512_castps_si512(numbers), _mm512_set1_epi32(static_cast<int>(0xff800000u)));
     const __m512 powers = _mm512_castsi512_ps(bits), many = _mm512_set1_ps(98304.0f);
