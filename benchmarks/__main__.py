@@ -61,7 +61,8 @@ def measure(model: str, options: argparse.Namespace, results: Results) -> None:
     context = json.loads((folder / "config.json").read_text()).get("max_position_embeddings", math.inf)
     asked = [WORKLOADS[name] for name in options.rows if name in WORKLOADS and WORKLOADS[name].fits(context)]
     if asked or MEMORY in options.rows:
-        known = LIMITS in options.rows and _knows_cost(model, folder, results)
+        beside_ours = LIMITS in options.rows and OURS in options.engines  # or they would replace those of our own turns
+        known = beside_ours and _knows_cost(model, folder, results)
         turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows, limits=known)
     if SERVED in options.rows:
         turns.streams([name for name in options.engines if name in SERVICES], options.repetitions)

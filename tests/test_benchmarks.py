@@ -1,12 +1,14 @@
 """The benchmark driver: real processes on a small model, what its limits mean, what its tables say."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from transformers import AutoConfig
 
-from benchmarks import drafts, gpu, gpu_profile, report, step_profile, vocabulary
+from benchmarks import drafts, gpu, gpu_profile, report, shapes, step_profile, vocabulary
+from benchmarks.__main__ import measure
 from benchmarks.engine import Engine
 from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.measured_process import MeasurementFailed
@@ -140,6 +142,19 @@ def test_a_new_run_takes_the_place_of_the_old(tmp_path: Path) -> None:
         results.add({"model": "m", "workload": "w", "engine": "e", "run": run, "turn": run, "seconds": seconds})
     again = Results(tmp_path / "results.json")
     assert [record["seconds"] for record in again.records] == [5.0]
+
+
+def test_limits_stay_beside_the_turns_that_they_were_taken_in(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "checkpoint", lambda _: model)
+    results = Results(tmp_path / "results.json")
+    results.add({"model": "m", "workload": "prefill", "engine": MACHINE.name, "run": "a", "turn": "a 1"})
+    asked = {"engines": ["nbgen-int8"], "rows": ["limits", "prefill"], "repetitions": 1, "threads": 1}
+    measure("m", Namespace(**asked), results)
+    taken = {record["engine"]: record["run"] for record in results.of(workload="prefill")}
+    assert taken.keys() == {MACHINE.name, "nbgen-int8"}
+    assert taken[MACHINE.name] == "a"
 
 
 def test_the_table_has_rates_ratios_and_the_share_of_the_limit(tmp_path: Path) -> None:
