@@ -45,6 +45,12 @@ def long_request(rid: str) -> GenerateRequest:
     return GenerateRequest(rid=rid, text="a", params=SamplingParams(max_new_tokens=15_000, ignore_eos=True))
 
 
+async def stop(process: psutil.Process) -> None:
+    """All its threads stand still: until one of them takes the signal, the others go on."""
+    process.send_signal(signal.SIGSTOP)
+    await until(lambda: process.status() == psutil.STATUS_STOPPED)
+
+
 async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_the_end(
     long_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +60,7 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         first, heard = client.pid, Heard()
         client.submit(long_request("r"), heard)
         await until(lambda: heard.outputs)
-        psutil.Process(first).send_signal(signal.SIGSTOP)
+        await stop(psutil.Process(first))
         with monkeypatch.context() as patch:
             patch.setattr(silence, "SILENT_SECONDS", 1)
             commands = client.change_memory(ReleaseMemory, ["kv_cache"]), client.load_adapter("a", "/nonexistent")
@@ -68,7 +74,7 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         assert client.pid != first
         monkeypatch.setattr(engine_life, "CLOSE_PATIENCE", 0.2)
         second = psutil.Process(client.pid)
-        second.send_signal(signal.SIGSTOP)
+        await stop(second)
     finally:
         await asyncio.wait_for(client.close(0), PATIENCE)
     assert client.pid is None
@@ -86,7 +92,7 @@ async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
         client.submit(long_request("r"), heard)
         await until(lambda: client.pid)
         first = psutil.Process(client.pid)
-        first.send_signal(signal.SIGSTOP)
+        await stop(first)
         monkeypatch.setattr(silence, "LOADING_SECONDS", 1)
         await until(lambda: heard.error)
         monkeypatch.undo()
