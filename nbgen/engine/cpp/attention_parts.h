@@ -89,8 +89,8 @@ template <typename T>
 [[gnu::noinline]] void conclude(const float* sums, float total, float largest, const float* sink, int64_t width, T* output) {
     const float most = sink ? std::max(*sink, largest) : largest;
     const float share = exponential(largest - most);
-    const float all = total * share + (sink ? exponential(*sink - most) : 0.0f);
-    for (int64_t d = 0; d < width; d++) narrow(sums[d] * share / all, output + d);
+    const float each = share / (total * share + (sink ? exponential(*sink - most) : 0.0f));
+    for (int64_t d = 0; d < width; d++) narrow(sums[d] * each, output + d);
 }
 
 inline void cap(float softcap, float* scores, int64_t count) {
