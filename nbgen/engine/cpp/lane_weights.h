@@ -30,22 +30,21 @@ struct LaneOutputs {
     return _mm512_fnmadd_ps(powers, many, _mm512_fmadd_ps(powers, many, numbers));
 }
 
-// A cache line of each output's weights, of `BITS` bits each. A vector has the word of the same number of all outputs.
-template <int BITS>
+// A cache line of each output's weights of a kind. A vector has the word of the same number of all outputs.
+template <typename Kind>
 struct LaneLines {
-    static constexpr int64_t INPUTS = LINE * 8 / BITS;
+    static constexpr int64_t INPUTS = LINE * 8 / Kind::BITS;
     const char* first;
     int64_t bytes;  // of an output
     LaneOutputs outputs;
     Words words[LANES];
 
     LaneLines(const Linear<Bfloat16>& linear, const LaneOutputs& outputs)
-        : first(reinterpret_cast<const char*>(linear.integers) + outputs.first * linear.inputs * BITS / 8),
-          bytes(linear.inputs * BITS / 8), outputs(outputs) {}
+        : first(Kind(linear, outputs.first).bytes(0)), bytes(linear.inputs * Kind::BITS / 8), outputs(outputs) {}
 
     // Reads the line that begins with the input `k`.
     [[gnu::always_inline]] void read(int64_t k) {
-        const int64_t at = k * BITS / 8, left = std::min(LINE, bytes - at);
+        const int64_t at = k * Kind::BITS / 8, left = std::min(LINE, bytes - at);
         fetch_ahead(first, LANES, bytes, at);
 #pragma GCC unroll 16
         for (int64_t l = 0; l < LANES; l++) {
@@ -86,7 +85,7 @@ struct AnyLanes {
 };
 
 // Integers of 8 bits, times 2^24.
-struct ByteLanes : LaneLines<8> {
+struct ByteLanes : LaneLines<Integers<Bfloat16>> {
     static constexpr float SCALE = 1.0f / (1 << 24);
     using LaneLines::LaneLines;
 
@@ -99,20 +98,19 @@ struct ByteLanes : LaneLines<8> {
     }
 };
 
-// The same, times the factor of their groups.
+// The same, times the factor of their groups. Factors below 2^-102 count as zero.
 struct MultipleLanes : ByteLanes {
     static constexpr float SCALE = 1;
-    const float* factors;
-    int64_t shift;
+    const Multiples<Bfloat16> own;  // of the first output
     __m512i places;
     __m512 factor;
 
     MultipleLanes(const Linear<Bfloat16>& linear, const LaneOutputs& outputs)
-        : ByteLanes(linear, outputs), factors(linear.factors + outputs.first * (linear.inputs / GROUP >> linear.shift)),
-          shift(linear.shift), places(outputs.places(linear.inputs / GROUP >> linear.shift)) {}
+        : ByteLanes(linear, outputs), own(linear, outputs.first), places(outputs.places(linear.inputs / GROUP >> linear.shift)) {}
 
     void enter(int64_t group) {
-        factor = _mm512_mul_ps(_mm512_i32gather_ps(places, factors + (group >> shift), 4), _mm512_set1_ps(ByteLanes::SCALE));
+        const __m512 factors = _mm512_i32gather_ps(places, own.factors + (group >> own.shift), 4);
+        factor = _mm512_mul_ps(factors, _mm512_set1_ps(ByteLanes::SCALE));
     }
 
     [[gnu::always_inline]] __m512 weights(int64_t group, int i) const {
@@ -120,21 +118,18 @@ struct MultipleLanes : ByteLanes {
     }
 };
 
-// The levels of a group, by the numbers that all groups share.
+// What makes levels of the numbers that all groups share, in each lane by the parameters of its output's group: those of the first
+// output are at `first`.
 template <typename Levels>
 struct LaneLevels;
 
 template <>
 struct LaneLevels<Steps<Bfloat16>> {
-    const Bfloat16* first;
-    __m512i places;
+    static constexpr int64_t GROUPS = 1;  // that share a parameter
     __m512 step, middle;
 
-    LaneLevels(const Linear<Bfloat16>& linear, const LaneOutputs& outputs)
-        : first(linear.steps + outputs.first * linear.inputs / GROUP * 2), places(outputs.places(linear.inputs / GROUP)) {}
-
-    void enter(int64_t group) {
-        const __m512i pairs = _mm512_i32gather_epi32(places, first + group * 2, 4);
+    void enter(const Bfloat16* first, __m512i places) {
+        const __m512i pairs = _mm512_i32gather_epi32(places, first, 4);
         step = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
         middle = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
     }
@@ -142,23 +137,17 @@ struct LaneLevels<Steps<Bfloat16>> {
     [[gnu::always_inline]] __m512 of(__m512 counts) const { return in_bfloat16(_mm512_fmadd_ps(counts, step, middle)); }
 };
 
-// Powers too small to be normal count as zero.
+// Powers too small to be normal count as zero. They are bytes, which are read by whole words: after the last one memory may end.
 template <>
 struct LaneLevels<Powers<Bfloat16>> {
-    const char* first;  // at a word's beginning
-    __m512i places;
+    static constexpr int64_t GROUPS = 1;
     __m512 power;
 
-    LaneLevels(const Linear<Bfloat16>& linear, const LaneOutputs& outputs) {
-        const auto at = reinterpret_cast<uintptr_t>(linear.exponents + outputs.first * linear.inputs / GROUP);
-        first = reinterpret_cast<const char*>(at - at % 4);
-        places = _mm512_add_epi32(outputs.places(linear.inputs / GROUP), _mm512_set1_epi32(static_cast<int>(at % 4)));
-    }
-
-    void enter(int64_t group) {
-        const __m512i own = _mm512_add_epi32(places, _mm512_set1_epi32(static_cast<int>(group)));
+    void enter(const uint8_t* first, __m512i places) {
+        const int odd = static_cast<int>(reinterpret_cast<uintptr_t>(first) % 4);
+        const __m512i own = _mm512_add_epi32(places, _mm512_set1_epi32(odd));
         const __m512i within = _mm512_slli_epi32(_mm512_and_si512(own, _mm512_set1_epi32(3)), 3);
-        const __m512i words = _mm512_i32gather_epi32(_mm512_srli_epi32(own, 2), first, 4);
+        const __m512i words = _mm512_i32gather_epi32(_mm512_srli_epi32(own, 2), first - odd, 4);
         const __m512i exponents = _mm512_and_si512(_mm512_srlv_epi32(words, within), _mm512_set1_epi32(255));
         power = _mm512_castsi512_ps(_mm512_slli_epi32(exponents, 23));
     }
@@ -168,33 +157,33 @@ struct LaneLevels<Powers<Bfloat16>> {
 
 template <>
 struct LaneLevels<Scaled<Bfloat16>> {
-    const float* first;
-    __m512i places;
+    static constexpr int64_t GROUPS = 2;
     __m512 factor;
 
-    LaneLevels(const Linear<Bfloat16>& linear, const LaneOutputs& outputs)
-        : first(linear.factors + outputs.first * linear.inputs / GROUP / 2), places(outputs.places(linear.inputs / GROUP / 2)) {}
-
-    void enter(int64_t group) { factor = _mm512_i32gather_ps(places, first + group / 2, 4); }
+    void enter(const float* first, __m512i places) { factor = _mm512_i32gather_ps(places, first, 4); }
 
     [[gnu::always_inline]] __m512 of(__m512 numbers) const { return in_bfloat16(_mm512_mul_ps(numbers, factor)); }
 };
 
 // Weights of 4 bits.
-template <typename Levels>
-struct NibbleLanes : LaneLines<4> {
+template <template <typename> typename Levels>
+struct NibbleLanes : LaneLines<Nibbles<Bfloat16, Levels>> {
+    using Lines = LaneLines<Nibbles<Bfloat16, Levels>>;
     static constexpr float SCALE = 1;
-    LaneLevels<Levels> levels;
+    const Levels<Bfloat16> own;  // of the first output
+    LaneLevels<Levels<Bfloat16>> levels;
+    __m512i places;
     __m512 numbers;
 
     NibbleLanes(const Linear<Bfloat16>& linear, const LaneOutputs& outputs)
-        : LaneLines(linear, outputs), levels(linear, outputs), numbers(_mm512_loadu_ps(Levels(linear, outputs.first).numbers)) {}
+        : Lines(linear, outputs), own(linear, outputs.first), places(outputs.places(linear.inputs / GROUP / levels.GROUPS)),
+          numbers(_mm512_loadu_ps(own.numbers)) {}
 
-    void enter(int64_t group) { levels.enter(group); }
+    void enter(int64_t group) { levels.enter(own.at(group), places); }
 
     [[gnu::always_inline]] __m512 weights(int64_t group, int i) const {
-        const Words places = words[group * 4 + i % 8 / 2] >> (i / 8 * 4 + i % 2 * 16);  // of which four bits count
-        return levels.of(_mm512_permutexvar_ps(reinterpret_cast<__m512i>(places), numbers));
+        const Words indices = Lines::words[group * 4 + i % 8 / 2] >> (i / 8 * 4 + i % 2 * 16);  // of which four bits count
+        return levels.of(_mm512_permutexvar_ps(reinterpret_cast<__m512i>(indices), numbers));
     }
 };
 
@@ -213,7 +202,7 @@ struct LanesOf<Multiples<Bfloat16>> {
 };
 template <template <typename> typename Levels>
 struct LanesOf<Nibbles<Bfloat16, Levels>> {
-    using Lanes = NibbleLanes<Levels<Bfloat16>>;
+    using Lanes = NibbleLanes<Levels>;
 };
 
 #endif
