@@ -190,6 +190,36 @@ def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@torch.inference_mode()
+def test_many_long_rows_of_large_and_small_numbers_by_integers(dtype: torch.dtype, threads: int) -> None:
+    stock = made((132, 4160), dtype, bias=True)
+    rows = torch.randn(400, 4160).mul(torch.logspace(-20, 20, 400)[:, None]).to(dtype)
+    rows[:, 77] *= 100
+    expected = rows.double() @ weight_of(eight, stock).T + stock.bias.double()
+    ours, error = eight(stock), 5 * CLOSE[dtype] * expected.abs().amax(1)
+    together = ours(rows)
+    assert ((together.double() - expected).abs().amax(1) <= error).all()
+    for count in (1, 8, 9, 131):
+        assert torch.equal(ours(rows[-count:]), together[-count:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", [plain, eight, four, coded, powers, blocks, floats], ids=named)
+@torch.inference_mode()
+def test_what_is_not_finite_stays_so_in_its_row_alone(
+    kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype
+) -> None:
+    ours, rows = kind(made((68, 192), dtype, bias=True)), torch.randn(20, 192).to(dtype)
+    expected, wrong = ours(rows), rows.clone()
+    wrong[3, 5], wrong[4, 6], wrong[16, 7], wrong[17] = torch.nan, torch.inf, -torch.inf, 0
+    found = ours(wrong)
+    assert not found[[3, 4, 16]].isfinite().any()
+    assert torch.equal(found[17], ours.bias)
+    right = [row for row in range(20) if row not in (3, 4, 16, 17)]
+    assert torch.equal(found[right], expected[right])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", [coded, powers, blocks, floats], ids=named)
 @torch.inference_mode()
 def test_what_has_a_factor_is_to_the_bit_what_it_is_written_out(

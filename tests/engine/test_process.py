@@ -25,6 +25,7 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.server.silence import SILENT_SECONDS
 from tests.conftest import PATIENCE, edit, save_model
 from tests.engine import multimodal
+from tests.soak import soaking
 
 
 class Peer:
@@ -187,20 +188,22 @@ def torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return imported
 
 
-def test_torchvision_is_imported_for_a_model_alone_that_needs_it(tmp_path: Path, torchvision: Path) -> None:
-    sees = multimodal.save(tmp_path / "sees", "qwen2_vl")
-    usual = Peer(str(sees), "gently")
+def test_torchvision_is_not_imported_for_a_model_that_needs_none(tmp_path: Path, torchvision: Path) -> None:
+    usual = Peer(str(multimodal.save(tmp_path / "sees", "qwen2_vl")), "gently")
     usual.receive_until(EngineReady)
     assert not torchvision.exists()
     usual.close()
+
+
+@pytest.mark.parametrize("how", [soaking([]), ["gently"]])
+def test_torchvision_is_imported_for_a_model_that_needs_it(how: list[str], tmp_path: Path, torchvision: Path) -> None:
+    sees = multimodal.save(tmp_path / "sees", "qwen2_vl")
     edit(sees / "processor_config.json", video_processor={"video_processor_type": "LlavaOnevisionVideoProcessor"})
-    for how in ([], ["gently"]):
-        other = Peer(str(sees), *how)
-        assert "video" in other.receive_until(EngineReady)[-1].model.media
-        assert psutil.Process(other.process.pid).cmdline()[-1] == "torchvision"
-        assert torchvision.exists()
-        torchvision.unlink()
-        other.close()
+    other = Peer(str(sees), *how)
+    assert "video" in other.receive_until(EngineReady)[-1].model.media
+    assert psutil.Process(other.process.pid).cmdline()[-1] == "torchvision"
+    assert torchvision.exists()
+    other.close()
     (tmp_path / "packages" / "torchvision" / "__init__.py").write_text("raise RuntimeError('made for another torch')")
     without = Peer(str(sees))
     without.receive_until(EngineReady)

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "byte_products.h"
 #include "few_rows.h"
 #include "lane_products.h"
 #include "panel.h"
@@ -43,6 +44,18 @@ constexpr ByRow<T> by_row() {
     return nullptr;
 }
 
+// The products of rows as bytes, for processors that multiply these.
+class ByteRows;
+using ByBytes = void (*)(const Linear<float>& linear, const ByteRows& rows, float* output, const Cut& cut);
+
+template <typename Kind>
+constexpr ByBytes by_bytes() {
+#ifdef BYTE_PRODUCTS
+    if constexpr (std::is_same_v<Kind, Integers<float>>) return multiply_by_bytes;
+#endif
+    return nullptr;
+}
+
 // The functions for products with one kind of weights.
 template <typename T>
 struct KindProducts {
@@ -51,8 +64,9 @@ struct KindProducts {
     void (*by_panel)(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end);
     void (*write)(const Linear<T>& linear, int64_t begin, int64_t end, T* room);
     ByRow<T> by_row;
+    ByBytes by_bytes;
 };
 
 template <typename Kind, typename T>
 constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>, write_out<Kind, T>,
-                                  by_row<Kind, T>()};
+                                  by_row<Kind, T>(), by_bytes<Kind>()};

@@ -89,7 +89,7 @@ class Walk : StreamsMember<T> {
 
     void score(const Linear<T>& head) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const Inputs<T> inputs(step_->rows, step_->normed, head, member_.members(), lay(step_->normed, head.inputs));
+        const Inputs<T> inputs(step_->rows, step_->normed, head, member_.members(), lay(step_->normed, head));
         member_.each(inputs.units(head), [&](int64_t unit) {
             const Cut cut = inputs.cut(head, unit);
             multiply(head, inputs, step_->rounded_scores, cut);
@@ -218,7 +218,7 @@ class Walk : StreamsMember<T> {
             member_.each(cuts(width, PANEL), [&](int64_t unit) { activate(layer, side_by_side(width, unit, PANEL)); });
         } else {
             const PartTimer timer(member_, LINEAR_LAYERS);
-            const T* laid = lay(step_->normed, layer.gate.inputs);
+            T* laid = lay(step_->normed, layer.gate);
             const Inputs<T> inputs(step_->rows, step_->normed, layer.gate, member_.members(), laid);
             const auto open = [&](T* gates, const T* ups, int64_t count) {
                 ::gate(layer.activation, gates, ups, 0, count, layer.xielu);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "aligned.h"
+#include "nibbles.h"
 #include "strips.h"
 
 constexpr int64_t MANY = 8 * ROWS;  // for more rows than these, it always pays to lay weights out

@@ -36,14 +36,37 @@ bool come_laid([[maybe_unused]] int64_t rows) {
 #endif
 }
 
+// Whether rows are multiplied by the layer's weights as bytes. They are in the order of inputs then, and whole vectors.
+template <typename T>
+bool go_by_bytes([[maybe_unused]] const Linear<T>& linear) {
+#ifdef BYTE_PRODUCTS
+    return products_of(linear).by_bytes && !linear.order && linear.inputs % VECTOR == 0;
+#else
+    return false;
+#endif
+}
+
+// Whether so many rows become bytes by others, in memory of as many floats.
+template <typename T>
+bool come_as_bytes([[maybe_unused]] const Linear<T>& linear, [[maybe_unused]] int64_t rows) {
+#ifdef BYTE_PRODUCTS
+    return go_by_bytes(linear) && rows > FEW_BYTES && ByteRows::size(1, linear.inputs) <= linear.inputs * int64_t{sizeof(float)};
+#else
+    return false;
+#endif
+}
+
 // The rows that products read, as one thread keeps them while it computes these products.
 template <typename T>
 class Inputs {
   public:
-    // Units are shared by so many `threads`. Rows that `come_laid` may be `laid` out by others.
+    // Units are shared by so many `threads`. Rows that `come_laid`, or `come_as_bytes`, may be `laid` out by others.
     Inputs(int64_t rows, const T* numbers, [[maybe_unused]] const Linear<T>& first, [[maybe_unused]] int64_t threads,
-           [[maybe_unused]] const T* laid = nullptr)
+           [[maybe_unused]] T* laid = nullptr)
         : rows(rows), numbers(numbers) {
+#ifdef BYTE_PRODUCTS
+        if (laid && come_as_bytes(first, rows)) bytes_.emplace(rows, first.inputs, laid);
+#endif
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
             if (tiles_are_used() && rows) {
@@ -76,6 +99,20 @@ class Inputs {
         if (cut.pieces < PIECES || !go_by_pairs(linear)) return false;
         if constexpr (std::is_same_v<T, Bfloat16>) ::multiply_by_pairs(linear, rows, strips_, output, cut);
         return true;
+    }
+
+    // Computes a cut's outputs as sums of integers if there is a way; returns whether it did.
+    bool multiply_by_bytes([[maybe_unused]] const Linear<T>& linear, [[maybe_unused]] T* output,
+                           [[maybe_unused]] const Cut& cut) const {
+#ifdef BYTE_PRODUCTS
+        if constexpr (std::is_same_v<T, float>)
+            if (go_by_bytes(linear)) {
+                if (!bytes_) bytes_ = byte_rows(rows, linear.inputs, numbers);
+                products_of(linear).by_bytes(linear, *bytes_, output, cut);
+                return true;
+            }
+#endif
+        return false;
     }
 
     // Computes a cut's outputs in tiles if there are any; returns whether it did.
@@ -135,7 +172,9 @@ class Inputs {
     static Weight weight_of(const Linear<T>& linear) { return {linear, linear.weight ? nullptr : &products_of(linear)}; }
 #endif
 
-    bool pieces(const Linear<T>& linear) const { return (!by_twos(rows) && few(linear)) || go_by_pairs(linear); }
+    bool pieces(const Linear<T>& linear) const {
+        return go_by_bytes(linear) || (!by_twos(rows) && few(linear)) || go_by_pairs(linear);
+    }
 
     bool few(const Linear<T>& linear) const {
         return !in_tiles(linear) && products_of(linear).are_few(linear, rows);
@@ -167,6 +206,9 @@ class Inputs {
     std::optional<OpenTiles> open_;
     int64_t threads_ = 1;
     const T* packed_ = nullptr;
+#endif
+#ifdef BYTE_PRODUCTS
+    mutable std::optional<ByteRows> bytes_;
 #endif
     const T* strips_ = nullptr;
     mutable const int32_t* order_ = nullptr;
@@ -214,7 +256,9 @@ void multiply_panel(const Linear<T>& linear, const Inputs<T>& inputs, T* output,
 
 template <typename T>
 void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, const Cut& cut) {
-    if (!inputs.rows || inputs.multiply_in_tiles(linear, output, cut) || inputs.multiply_by_pairs(linear, output, cut)) return;
+    if (!inputs.rows || inputs.multiply_in_tiles(linear, output, cut) || inputs.multiply_by_bytes(linear, output, cut) ||
+        inputs.multiply_by_pairs(linear, output, cut))
+        return;
     if (!inputs.few(linear, cut))
         return cut.each([&](int64_t begin, int64_t end) {
             for (; begin < end; begin += PANEL) multiply_panel(linear, inputs, output, begin, std::min(end, begin + PANEL));
@@ -231,7 +275,7 @@ class Products {
         T* output;
     };
 
-    Products(std::vector<Part> parts, int64_t rows, const T* input, int64_t threads, const T* laid = nullptr)
+    Products(std::vector<Part> parts, int64_t rows, const T* input, int64_t threads, T* laid = nullptr)
         : parts_(parts), inputs_(rows, input, *parts[0].linear, threads, laid) {
         for (const Part& part : parts_) units += inputs_.units(*part.linear);
     }

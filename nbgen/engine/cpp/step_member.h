@@ -27,7 +27,7 @@ class StepMember {
 
     void multiply_all(const Parts& parts, const T* input) {
         const PartTimer timer(member_, LINEAR_LAYERS);
-        const T* laid = lay(input, parts[0].linear->inputs);
+        T* laid = lay(input, *parts[0].linear);
         const Products<T> products({parts.begin(), parts.end()}, step_->rows, input, member_.members(), laid);
         member_.each(products.units, products);
         adapt_all(parts, input);
@@ -35,17 +35,26 @@ class StepMember {
             if (part.counts) count(part.counts, part.linear->outputs, part.output);
     }
 
-    // The step's rows as tiles read them, in scratch memory until the next product; null if they are read as they lie.
-    const T* lay([[maybe_unused]] const T* input, [[maybe_unused]] int64_t inputs) {
-        if (!come_laid<T>(step_->rows)) return nullptr;
-        T* laid = reinterpret_cast<T*>(step_->scratch);
+    // The step's rows as tiles read them, or as bytes, in scratch memory until the next product; null if they are read as they lie.
+    T* lay([[maybe_unused]] const T* input, [[maybe_unused]] const Linear<T>& linear) {
+        [[maybe_unused]] const int64_t rows = step_->rows, inputs = linear.inputs;
 #ifdef TILES
         if constexpr (std::is_same_v<T, Bfloat16>)
-            member_.each(cuts(step_->rows, BLOCK), [&](int64_t block) {
-                lay_block(step_->rows, inputs, input, block * BLOCK, laid);
-            });
+            if (come_laid<T>(rows)) {
+                T* laid = reinterpret_cast<T*>(step_->scratch);
+                member_.each(cuts(rows, BLOCK), [&](int64_t block) { lay_block(rows, inputs, input, block * BLOCK, laid); });
+                return laid;
+            }
 #endif
-        return laid;
+#ifdef BYTE_PRODUCTS
+        if constexpr (std::is_same_v<T, float>)
+            if (come_as_bytes(linear, rows)) {
+                ByteRows made(rows, inputs, step_->scratch);
+                member_.each(rows, [&](int64_t row) { made.fix(row, input + row * inputs); });
+                return step_->scratch;
+            }
+#endif
+        return nullptr;
     }
 
     void count(const float* counts, int64_t width, T* output) {
