@@ -34,9 +34,10 @@ a model that was started before: its files are in memory, and what nbgen keeps b
 
 RESULTS.md is of a Zen 5, [RESULTS_AMX.md](RESULTS_AMX.md) of a Xeon with AMX, which multiplies in tiles,
 [RESULTS_NO_AMX.md](RESULTS_NO_AMX.md) of a Xeon whose virtual machine hides its tiles,
+[RESULTS_ICE_LAKE.md](RESULTS_ICE_LAKE.md) of an older Xeon, which never had any,
 [RESULTS_ZEN4.md](RESULTS_ZEN4.md) of a Zen 4, which multiplies half as fast as a Zen 5, and
 [RESULTS_ZEN3.md](RESULTS_ZEN3.md) of a Zen 3, which has AVX2 and no products of bfloat16
-(`--results benchmarks/results_zen3.json`). On that one and on the Xeon without tiles, nbgen computes in float32. Each
+(`--results benchmarks/results_zen3.json`). On that one and on the Xeons without tiles, nbgen computes in float32. Each
 table says when its rows were taken: the code went on between them. A GPU's figures are in [GPU.md](GPU.md), those of
 whole tensors in [INFER.md](INFER.md), those of the browser in [PANEL.md](PANEL.md).
 """
