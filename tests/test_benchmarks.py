@@ -84,6 +84,7 @@ def test_the_machine_is_measured_as_engines_are(tmp_path: Path) -> None:
     assert 0 < found["cpu_seconds"] <= 1.1 * found["seconds"]
 
 
+@pytest.mark.soak  # it compiles a library that times its parts
 def test_a_profile_tells_what_each_part_takes(model: Path) -> None:
     names = ("single", "sampled", "prefill")
     head, _, *rows = step_profile.table(model, 1, *names).splitlines()
