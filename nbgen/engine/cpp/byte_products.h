@@ -1,8 +1,8 @@
 // Products of rows with integers of 8 bits, as sums of integers: exact until they are put together.
 //
 // A sum of integers is the same in any order, so that a result depends neither on other rows nor on the cut. A few rows read
-// weights where they lie. For more, the weights of 16 outputs are flipped (`byte_rows.h`) into a buffer near the processor while the
-// 16 before them are multiplied: so memory is kept busy, too.
+// weights where they lie. For more, the weights of 16 outputs are flipped (`byte_rows.h`) into a buffer near the processor while
+// the 16 before them are multiplied: so memory is kept busy, too.
 
 #pragma once
 
@@ -19,10 +19,10 @@ constexpr int64_t BYTES_AHEAD = 1024;             // from weights to those that 
 // Weights of four outputs, `across` from each other: as in their layer if they `LIE`, else flipped, vector after vector.
 template <bool LIE>
 struct FourOutputs {
-    const uint8_t* first;
+    const int8_t* first;
     int64_t across;
 
-    const uint8_t* at(int64_t k, int a) const { return first + (LIE ? k : k * PIECES) + a * across; }
+    const int8_t* at(int64_t k, int a) const { return first + (LIE ? k : k * PIECES) + a * across; }
 
     Words read(int64_t k, int a) const { return LIE ? words_at(at(k, a)) ^ FLIP : words_at(at(k, a)); }
 };
@@ -70,24 +70,24 @@ template <int R, bool LIE, typename Keep>
 class Flipping {
   public:
     // Writes those from `n` on to `flipped` `[FEWEST, inputs / VECTOR, PIECES, VECTOR]`, or prefetches them if this is null.
-    Flipping(const Linear<float>& linear, int64_t n, int64_t apart, uint8_t* flipped, int64_t parts)
-        : first_(reinterpret_cast<const uint8_t*>(linear.integers) + n * linear.inputs),
+    Flipping(const Linear<float>& linear, int64_t n, int64_t apart, int8_t* flipped, int64_t parts)
+        : first_(linear.integers + n * linear.inputs),
           inputs_(linear.inputs), across_(apart * linear.inputs), flipped_(flipped), parts_(parts) {}
 
     void go_on() {
         const int64_t all = FEWEST * inputs_ / VECTOR, to = ++done_ * all / parts_;
         for (; at_ < to; at_++)
             for (int a = 0; a < PIECES; a++) {
-                const uint8_t* own = first_ + at_ * VECTOR + a * across_;
+                const int8_t* own = first_ + at_ * VECTOR + a * across_;
                 fetch_line(own + (flipped_ ? BYTES_AHEAD : 0));
                 if (flipped_) put(words_at(own) ^ FLIP, flipped_ + (at_ * PIECES + a) * VECTOR);
             }
     }
 
   private:
-    const uint8_t* first_;
+    const int8_t* first_;
     int64_t inputs_, across_;
-    uint8_t* flipped_;
+    int8_t* flipped_;
     int64_t parts_, done_ = 0, at_ = 0;
 };
 
@@ -96,10 +96,9 @@ inline void multiply_few_bytes(const Linear<float>& linear, const ByteRows& rows
                                int64_t apart) {
     Floats sums[FEW_BYTES / ABREAST][PIECES][ABREAST][FEWEST], last[PIECES][1][FEWEST];
     const int64_t inputs = linear.inputs, strips = rows.rows / ABREAST, rest = strips * ABREAST;
-    const auto* first = reinterpret_cast<const uint8_t*>(linear.integers);
     for (const int64_t end = n + count; n < end; n += FEWEST) {
         for (int j = 0; j < FEWEST; j++) {
-            const FourOutputs<true> four{first + (n + j) * inputs, apart * inputs};
+            const FourOutputs<true> four{linear.integers + (n + j) * inputs, apart * inputs};
             for (int64_t strip = 0; strip < strips; strip++)
                 multiply_bytes<ABREAST>(rows, strip * ABREAST, inputs, four,
                                         [&](int i, int a, Floats sum) { sums[strip][a][i][j] = sum; });
@@ -117,7 +116,7 @@ inline void multiply_few_bytes(const Linear<float>& linear, const ByteRows& rows
 inline void multiply_some_bytes(const Linear<float>& linear, const ByteRows& rows, int64_t first, int64_t last, float* output,
                                 int64_t n, int64_t count, int64_t apart) {
     const int64_t inputs = linear.inputs, size = PIECES * FEWEST * inputs, strips = cuts(last - first, ABREAST);
-    uint8_t *flipped = room_of<uint8_t, ByteRows>(2 * size / VECTOR), *next = flipped + size;
+    int8_t *flipped = room_of<int8_t, ByteRows>(2 * size / VECTOR), *next = flipped + size;
     Flipping(linear, n, apart, flipped, 1).go_on();
     for (const int64_t end = n + count; n < end; n += FEWEST, std::swap(flipped, next)) {
         Flipping coming(linear, n + FEWEST, apart, n + FEWEST < end ? next : nullptr, strips * FEWEST);
@@ -147,7 +146,7 @@ inline void multiply_many_bytes(const Linear<float>& linear, const ByteRows& row
 
 // Multiplies all rows by four outputs.
 inline void multiply_bytes_of_four(const Linear<float>& linear, const ByteRows& rows, float* output, int64_t n) {
-    const FourOutputs<true> four{reinterpret_cast<const uint8_t*>(linear.integers) + n * linear.inputs, linear.inputs};
+    const FourOutputs<true> four{linear.integers + n * linear.inputs, linear.inputs};
     for (int64_t m = 0; m < rows.rows; m++) {
         Floats sums[1][FEWEST];
         multiply_bytes<1>(rows, m, linear.inputs, four, [&](int, int a, Floats sum) { sums[0][a] = sum; });

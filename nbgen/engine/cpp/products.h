@@ -40,10 +40,9 @@ bool come_laid([[maybe_unused]] int64_t rows) {
 template <typename T>
 bool go_by_bytes([[maybe_unused]] const Linear<T>& linear) {
 #ifdef BYTE_PRODUCTS
-    return products_of(linear).by_bytes && !linear.order && linear.inputs % VECTOR == 0;
-#else
-    return false;
+    if constexpr (std::is_same_v<T, float>) return products_of(linear).by_bytes && !linear.order && linear.inputs % VECTOR == 0;
 #endif
+    return false;
 }
 
 // Whether so many rows become bytes by others, in memory of as many floats.
