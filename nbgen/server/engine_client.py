@@ -116,13 +116,18 @@ class EngineClient(EngineLife):
         """Have a loaded engine release or resume memory. Raises the error that prevents it."""
         with self._activity.lasting():
             await self._until_not("stopping")
-            if self.state in ("starting", "loading"):
+            if self.state in ("starting", "loading") and not self._has_model:
                 await self.start()
-            if self.state in ("ready", "released") and self._process:
+            if self._has_model and self._process:
                 reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
                 self._process.send(command(rid=rid, tags=tags))
                 if (state := await reply).error:
                     raise from_status(state.status, state.error)
+
+    @property
+    def _has_model(self) -> bool:
+        """Whether a model is loaded; its memory may be released, or be coming back."""
+        return self.model is not None and self.state in ("ready", "released", "loading")
 
     def _check_memory(self) -> None:
         if self.state == "released":
@@ -143,6 +148,8 @@ class EngineClient(EngineLife):
             await self._adapt(self.adapters.unload(name))
 
     async def _running(self) -> None:
+        if self._has_model:
+            await self._until_not("loading")
         self._check_memory()
         if self.state != "ready":
             await self.start()
@@ -172,7 +179,7 @@ class EngineClient(EngineLife):
                 "nbgen.serve(name) starts one that loads models"
             )
         changes = wanted != self.config or self._is_outdated()
-        if not changes and self.state in ("ready", "released"):
+        if not changes and self._has_model:
             return await self.change_memory(ResumeMemory, ["kv_cache", "weights"])
         if changes or self.state == "failed":
             check_unchanged()  # before the present model is given up
@@ -183,10 +190,17 @@ class EngineClient(EngineLife):
             self.config = wanted
             self.adapters.select(wanted.model)
             self._restarts.forget()
-            await self._stop(self._last_change)
+            await self._replace()
         await self.start()
         if self.config != wanted:
             raise Unavailable(f"another model was loaded meanwhile: {self.config.model!r}")
+
+    async def _replace(self) -> None:
+        """End the present process for the load of a model. Raises Unavailable if a caller wants none any more."""
+        stops = self._stops
+        await self._stop(self._last_change)
+        if self._stops != stops:
+            raise Unavailable("the engine was stopped before it started")
 
     def identity(self, adapter: str = "") -> str:
         """An id that tells the model (with `adapter`) from others of its name: the loaded one, or the one to be loaded.

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nbgen.commands import ReleaseMemory, ResumeMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError, Unavailable
 from nbgen.server import restarts
@@ -131,3 +132,39 @@ async def test_between_loads_that_fail_is_a_pause_as_long_as_they_took(monkeypat
     client.submit(long_request("later"), heard := Heard())
     await until(lambda: heard.error)
     await client.close(0)
+
+
+async def test_a_stop_that_comes_while_a_load_ends_the_present_model_is_the_last_word(tiny_model: Path) -> None:
+    client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
+    try:
+        await client.start()
+        loading = asyncio.create_task(client.load(str(tiny_model)))
+        await until(lambda: client.state == "stopping")
+        await client.stop()
+        with pytest.raises(Unavailable, match="was stopped"):
+            await loading
+        assert (client.state, client.pid) == ("stopped", None)
+    finally:
+        await client.close(0)
+
+
+@pytest.mark.parametrize("second", ["cache", "load", "adapter"])
+async def test_who_wants_the_cache_while_the_weights_come_back_gets_it_or_is_told_why_not(
+    second: str, tiny_model: Path
+) -> None:
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    try:
+        await client.start()
+        pid = client.pid
+        await client.change_memory(ReleaseMemory, ["kv_cache", "weights"])
+        weights = asyncio.create_task(client.change_memory(ResumeMemory, ["weights"]))
+        await until(lambda: client.state == "loading")
+        if second == "adapter":
+            with pytest.raises(Unavailable, match="memory is released"):
+                await client.load_adapter("a", "/nonexistent")
+        else:
+            await (client.load() if second == "load" else client.change_memory(ResumeMemory, ["kv_cache"]))
+        await weights
+        assert (client.state, client.pid) == ("released" if second == "adapter" else "ready", pid)
+    finally:
+        await client.close(0)
