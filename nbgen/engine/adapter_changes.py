@@ -10,6 +10,7 @@ from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.engine import Engine
 from nbgen.errors import NbgenError, writable
+from nbgen.messages import GenerateRequest
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +62,24 @@ class AdapterChanges:
         else:
             self._answer(AdapterState(rid=change.rid, name=name))
 
+    def claim(self, request: GenerateRequest) -> None:
+        """Keep the adapter that the request names, if any, until `unclaim`."""
+        if request.adapter:
+            self._adapters.claim(request.rid, request.adapter)
+
+    def unclaim(self, rid: str) -> None:
+        """Note that the request of this id is about to be added to the engine, or has ended before."""
+        self._adapters.unclaim(rid)
+
     def let_go(self) -> None:
-        """Remove the leaving adapters that no sequence uses any more."""
-        for change in [change for change in self._leaving if not self._engine.uses(change.adapter)]:
+        """Remove the leaving adapters that no sequence uses any more, and no request that is still to be admitted."""
+        for change in [change for change in self._leaving if not self._is_used(change.adapter)]:
             self._leaving.remove(change)
             try:
                 self._engine.remove(change.adapter)
             except Exception:  # no memory to move the others; its remains go with the next change
                 log.exception("adapter %s could not be taken out", change.adapter.name)
             self._answer(AdapterState(rid=change.rid, name=change.adapter.name))
+
+    def _is_used(self, adapter: Adapter) -> bool:
+        return self._adapters.is_claimed(adapter) or self._engine.uses(adapter)

@@ -1,7 +1,7 @@
-"""Which adapter a name stands for, for requests that arrive now. For the admission thread; any may call `forget`.
+"""Which adapter a name stands for, for requests that arrive now. The admission thread loads and unloads names.
 
-Unloading a name and loading it again makes another version: sequences keep the version they were admitted with. Does
-not know how adapters are computed.
+Unloading a name and loading it again makes another version: a request keeps the version that was there when it came,
+however long its admission takes. Does not know how adapters are computed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Adapters:
         self._named: dict[str, Adapter] = {}
         #: Error messages of names that failed to load.
         self._faults: dict[str, str] = {}
+        #: Adapters of requests that have come and are not admitted yet, by the requests' ids.
+        self._claimed: dict[str, Adapter] = {}
 
     def load(self, name: str, folder: str) -> Adapter:
         """Read the adapter and give it its name. Raises InvalidRequest."""
@@ -58,11 +60,27 @@ class Adapters:
         if self._named.get(adapter.name) is adapter:
             self._named.pop(adapter.name, None)
 
-    def find(self, name: str) -> Adapter | None:
-        """The adapter of this name; None for "". Raises InvalidRequest."""
+    def claim(self, rid: str, name: str) -> None:
+        """Keep the adapter that has this name now for the request of this id, until `unclaim`."""
+        if (adapter := self._named.get(name)) is not None:
+            self._claimed[rid] = adapter
+
+    def unclaim(self, rid: str) -> None:
+        """Note that the request is admitted, or has ended before."""
+        self._claimed.pop(rid, None)
+
+    def is_claimed(self, adapter: Adapter) -> bool:
+        """Whether the adapter is kept for any request."""
+        return any(each is adapter for each in tuple(self._claimed.values()))
+
+    def find(self, name: str, rid: str = "") -> Adapter | None:
+        """The adapter kept for the request of this id, or else the one of this name; None for "".
+
+        Raises InvalidRequest.
+        """
         if not name:
             return None
-        if (adapter := self._named.get(name)) is None:
+        if (adapter := self._claimed.get(rid) or self._named.get(name)) is None:
             if name in self._faults:
                 raise InvalidRequest(self._faults[name], field="lora_path")
             known = ", ".join(sorted(self._named)) or "none"

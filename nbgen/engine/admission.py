@@ -127,7 +127,7 @@ class Admission:
         reading: AnswerReading,
     ) -> list[Sequence]:
         """One sequence a sample; everything that they have in common is computed once."""
-        decode, adapter = self._decoder(params), self._adapters.find(request.adapter)
+        decode, adapter = self._decoder(params), self._adapters.find(request.adapter, request.rid)
         skipped = self._tokenizer.skipped if params.skip_special_tokens else {}
         detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         prompt_text = detokenizer.before(prompt) if request.echo else None

@@ -119,6 +119,8 @@ class Loop:
         if isinstance(message, TensorPiece):
             self._pieces.add(message)
         elif isinstance(message, Request):
+            if isinstance(message, GenerateRequest):
+                self._adapters.claim(message)
             if not self._lanes.take(message):
                 self._admit_text(message)()
         elif isinstance(message, AdapterCommand):
@@ -137,6 +139,7 @@ class Loop:
         self._pieces.drop(message.rid)
         if (request := self._lanes.withdraw(message.rid)) is None:
             return self._inbox.put(message)
+        self._adapters.unclaim(message.rid)
         samples = range(request.params.n if isinstance(request, GenerateRequest) else 0)
         outputs = [GenerateOutput(rid=message.rid, index=i, finish_reason=ABORTED) for i in samples]
         self._channel.send(StepOutputs(outputs=outputs))
@@ -162,6 +165,7 @@ class Loop:
             return partial(self._refuse, request, InvalidRequest("the prompt could not be tokenized"))
 
     def _refuse(self, request: Request, error: NbgenError) -> None:
+        self._adapters.unclaim(request.rid)
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=ended_by(error))]))
 
     def _take_in(self) -> bool:
@@ -179,6 +183,7 @@ class Loop:
 
     def _apply(self, item: Item) -> list[GenerateOutput]:
         if isinstance(item, list | Constrained):
+            self._adapters.unclaim((item if isinstance(item, list) else item.sequences)[0].rid)
             self._prepare()
         match item:
             case AbortRequest():

@@ -1,6 +1,7 @@
 """LoRA adapters over HTTP: loaded and unloaded while others are served, mixed in one batch, remembered by name."""
 
 import json
+import logging
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,8 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
+from nbgen.engine.slow_lane import LONG
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from nbgen.server.engine_client import EngineClient
 from tests.adapters import peft_continuation, save_adapter
 from tests.server.conftest import BUSY, PATIENCE, Server, events, wait_for
+from tests.server.test_engine_client import Heard
 
 PROMPT = list(range(20, 40))
 NEW_TOKENS = 8
@@ -138,6 +145,24 @@ def test_unloading_waits_for_who_runs_and_holds_up_nobody_else(
     unloading.join(PATIENCE)
     assert done[0]["success"]
     assert ask(server, lora_path="a").json()["output_ids"] == expected["a"]
+
+
+async def test_unloading_waits_for_who_has_come_and_whose_long_text_is_still_being_read(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    client, heard = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test")), Heard()
+    try:
+        await client.start()
+        await client.load_adapter("a", str(save_adapter(tmp_path / "a", tiny_model)))
+        params = SamplingParams(max_new_tokens=1, ignore_eos=True)
+        text = "a" * 10 * LONG
+        client.submit(GenerateRequest(rid="r", text=text, truncate=True, adapter="a", params=params), heard)
+        await client.unload_adapter("a")
+        (output,) = heard.outputs
+        assert output.finish_reason is not None
+        assert output.finish_reason.type == "length", output.finish_reason
+    finally:
+        await client.close(0)
 
 
 def test_openai_names_an_adapter_as_a_model(
