@@ -63,7 +63,7 @@ def test_all_samples_go_through_one_version_of_an_adapter(
     tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be loaded anew at any moment: media are decoded beside that."""
-    monkeypatch.setattr(tiny_engine.admission._adapters, "find", lambda name: Adapter(name, {}, 1))
+    monkeypatch.setattr(tiny_engine.admission._adapters, "find", lambda name, rid: Adapter(name, {}, 1))
     request = GenerateRequest(rid="r", input_ids=[1], adapter="a", params=SamplingParams(n=3))
     assert len({(each.adapter, each.namespace) for each in tiny_engine.admission.sequences(request)}) == 1
 
