@@ -271,15 +271,16 @@ class Notebook:
         )
 
     def kernel_value(self, expression: str) -> str:
-        """What the kernel prints for an expression."""
-        script = """async (code) => {
+        """What the kernel prints for an expression, after the cell that runs. Raises Error if that takes too long."""
+        script = """async ([code, seconds]) => {
             const future = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code});
             let text = "";
             future.onIOPub = (message) => { text += message.content.text ?? message.content.evalue ?? ""; };
-            await future.done;
+            const late = new Promise((_, refuse) => setTimeout(refuse, 1000 * seconds, Error("the kernel is busy")));
+            await Promise.race([future.done, late]);
             return text;
         }"""
-        return self.page.evaluate(script, f"print({expression})").strip()
+        return self.page.evaluate(script, [f"print({expression})", PATIENCE]).strip()
 
     def end_kernel(self) -> None:
         """Also in the middle of a cell."""
