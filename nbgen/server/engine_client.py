@@ -181,6 +181,7 @@ class EngineClient(EngineLife):
         changes = wanted != self.config or self._is_outdated()
         if not changes and self._has_model:
             return await self.change_memory(ResumeMemory, ["kv_cache", "weights"])
+        stops = self._stops
         if changes or self.state == "failed":
             check_unchanged()  # before the present model is given up
             if changes:
@@ -190,17 +191,10 @@ class EngineClient(EngineLife):
             self.config = wanted
             self.adapters.select(wanted.model)
             self._restarts.forget()
-            await self._replace()
-        await self.start()
+            await self._stop(self._last_change)
+        await self.start(stops)
         if self.config != wanted:
             raise Unavailable(f"another model was loaded meanwhile: {self.config.model!r}")
-
-    async def _replace(self) -> None:
-        """End the present process for the load of a model. Raises Unavailable if a caller wants none any more."""
-        stops = self._stops
-        await self._stop(self._last_change)
-        if self._stops != stops:
-            raise Unavailable("the engine was stopped before it started")
 
     def identity(self, adapter: str = "") -> str:
         """An id that tells the model (with `adapter`) from others of its name: the loaded one, or the one to be loaded.

@@ -100,12 +100,13 @@ class EngineLife:
         """Announce a start that comes soon, so that a stopped engine is not reported as ready before it."""
         self._set("starting")
 
-    async def start(self) -> None:
+    async def start(self, stops: int | None = None) -> None:
         """Return once the engine is ready; several callers may wait for one start. Raises the error that prevented it.
 
-        If a stop is in progress, the engine starts after it, unless `stop` is called once more meanwhile.
+        If a stop is in progress, the engine starts after it, unless `stop` is called once more meanwhile, or has been
+        since it had been called `stops` times.
         """
-        stops = self._stops
+        stops = self._stops if stops is None else stops
         await self._until_not("stopping")
         if not self._closed and self._stops == stops:
             self._begin()
