@@ -73,7 +73,7 @@ class Adapters:
         """Whether the adapter is kept for any request."""
         return any(each is adapter for each in tuple(self._claimed.values()))
 
-    def find(self, name: str, rid: str = "") -> Adapter | None:
+    def find(self, name: str, rid: str) -> Adapter | None:
         """The adapter kept for the request of this id, or else the one of this name; None for "".
 
         Raises InvalidRequest.
