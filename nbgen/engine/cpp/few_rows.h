@@ -10,10 +10,10 @@
 #include "nibbles.h"
 #include "strips.h"
 
-constexpr int AT_ONCE = ROWS + 2;  // the most rows that one loop multiplies at once
+constexpr int TWOS = ROWS + 2;  // the most rows whose sums fit into registers for two outputs
 
-// Whether the sums of so many rows fit into registers for two outputs, but not for four. These two outputs are adjacent.
-constexpr bool by_twos(int64_t rows) { return rows == ROWS + 1 || rows == ROWS + 2; }
+// Whether a loop over so many rows, `TWOS` at most, takes two outputs, which are adjacent, since sums of four would not fit.
+constexpr bool by_twos(int64_t rows) { return rows > ROWS; }
 
 // How many bytes ahead of their use weights are prefetched for `R` rows. The more rows there are, the fewer bytes ahead a
 // processor gets by itself.
@@ -31,7 +31,7 @@ constexpr bool IS_WIDE = Kind::BITS >= 16;
 
 // The most rows that count as few for weights of this kind. Weights of 16 and 8 bits are widened quickly.
 template <typename Kind>
-constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 18 : AT_ONCE;
+constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 18 : TWOS;
 template <>  // a panel holds these in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 template <typename From>
@@ -39,6 +39,11 @@ constexpr int FEW<Multiples<Bfloat16, From>> = 2 * ROWS;
 
 template <typename T>  // rare: to compile functions for more rows would take seconds
 constexpr int FEW<Nibbles<T, Scaled>> = ROWS;
+
+// The most rows that one loop multiplies at once by weights of this kind; more go in strips. Where registers are few, two strips
+// take up to a third less time than a loop over two outputs.
+template <typename Kind>
+constexpr int AT_ONCE = REGISTERS == 16 && FEW<Kind> > TWOS ? ROWS : TWOS;
 
 // Bytes of a core's first-level cache.
 inline int64_t first_level() {
@@ -112,7 +117,10 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
             continue;
         }
         add_part<Kind>(sums, linear, n, apart, rows, k, 0);
-        if constexpr (PARTS > 1)  // otherwise this would be one more loop, and GCC would optimize its body less
+        if constexpr (REGISTERS == 16 && R > 1)  // GCC would keep some sums of an unrolled loop in memory
+#pragma GCC unroll 1
+            for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, apart, rows, k, part);
+        else if constexpr (PARTS > 1)  // otherwise this would be one more loop, and GCC would optimize its body less
 #pragma GCC unroll 16
             for (int part = 1; part < PARTS; part++) add_part<Kind>(sums, linear, n, apart, rows, k, part);
     }
@@ -176,7 +184,7 @@ constexpr auto for_few(std::index_sequence<R...>) {
     return std::array{&read_cut<Kind, R + 1, T>...};
 }
 
-// The fewest rows of a strip where there are more than `AT_ONCE` rows.
+// The fewest rows of a strip where there are several.
 constexpr int LEAST = ROWS / 2 + 1;
 
 template <typename Kind, bool FETCHES, typename T, std::size_t... R>
@@ -185,10 +193,11 @@ constexpr auto reading_strips(std::index_sequence<R...>) {
 }
 
 // Multiplies more than `AT_ONCE` rows by the outputs of a cut, strip by strip while four outputs of each piece stay in the cache.
+// Where registers are few, strips take so long that the processor itself reads far enough ahead.
 template <typename Kind, typename T>
 void read_strips(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut) {
     static constexpr auto all = std::make_index_sequence<ROWS - LEAST + 1>();
-    static constexpr auto first = reading_strips<Kind, true, T>(all), others = reading_strips<Kind, false, T>(all);
+    static constexpr auto first = reading_strips<Kind, (REGISTERS > 16), T>(all), others = reading_strips<Kind, false, T>(all);
     for (int64_t n = cut.begin; n < cut.begin + cut.width; n += FEWEST)
         for (int64_t m = 0, some; m < rows; m += some) {
             some = cuts(rows - m, cuts(rows - m, ROWS));

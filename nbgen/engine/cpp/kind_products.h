@@ -10,9 +10,9 @@
 // Multiplies a few rows by the outputs of a cut.
 template <typename Kind, typename T>
 void multiply_few(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut) {
-    if constexpr (FEW<Kind> > AT_ONCE)
-        if (rows > AT_ONCE) return read_strips<Kind>(linear, rows, input, output, cut);
-    static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<std::min(FEW<Kind>, AT_ONCE)>());
+    if constexpr (FEW<Kind> > AT_ONCE<Kind>)
+        if (rows > AT_ONCE<Kind>) return read_strips<Kind>(linear, rows, input, output, cut);
+    static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<std::min(FEW<Kind>, AT_ONCE<Kind>)>());
     few[rows - 1](linear, input, output, cut);
 }
 
@@ -59,6 +59,7 @@ constexpr ByBytes by_bytes() {
 // The functions for products with one kind of weights.
 template <typename T>
 struct KindProducts {
+    int at_once;  // rows that one loop of `of_few` multiplies, at most
     bool (*are_few)(const Linear<T>& linear, int64_t rows);
     void (*of_few)(const Linear<T>& linear, int64_t rows, const T* input, T* output, const Cut& cut);
     void (*by_panel)(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end);
@@ -68,5 +69,10 @@ struct KindProducts {
 };
 
 template <typename Kind, typename T>
-constexpr KindProducts<T> OF_KIND{are_few<Kind, T>, multiply_few<Kind, T>, multiply_by_panel<Kind, T>, write_out<Kind, T>,
-                                  by_row<Kind, T>(), by_bytes<Kind>()};
+constexpr KindProducts<T> OF_KIND{AT_ONCE<Kind>,
+                                  are_few<Kind, T>,
+                                  multiply_few<Kind, T>,
+                                  multiply_by_panel<Kind, T>,
+                                  write_out<Kind, T>,
+                                  by_row<Kind, T>(),
+                                  by_bytes<Kind>()};

@@ -89,7 +89,7 @@ class Inputs {
 
     // Whether the rows are few for these weights, and the cut is one for few rows: it may be that of another layer's weights.
     bool few(const Linear<T>& linear, const Cut& cut) const {
-        const bool fits = by_twos(rows) ? cut.pieces == 1 && cut.width % FEWEST == 0 : cut.pieces == PIECES;
+        const bool fits = go_by_twos(linear) ? cut.pieces == 1 && cut.width % FEWEST == 0 : cut.pieces == PIECES;
         return fits && few(linear);
     }
 
@@ -172,8 +172,10 @@ class Inputs {
 #endif
 
     bool pieces(const Linear<T>& linear) const {
-        return go_by_bytes(linear) || (!by_twos(rows) && few(linear)) || go_by_pairs(linear);
+        return go_by_bytes(linear) || (!go_by_twos(linear) && few(linear)) || go_by_pairs(linear);
     }
+
+    bool go_by_twos(const Linear<T>& linear) const { return by_twos(rows) && rows <= products_of(linear).at_once; }
 
     bool few(const Linear<T>& linear) const {
         return !in_tiles(linear) && products_of(linear).are_few(linear, rows);
