@@ -29,9 +29,10 @@ constexpr bool PREFETCHES = REGISTERS == 32 || Kind::BITS != 4 || by_twos(R);
 template <typename Kind>
 constexpr bool IS_WIDE = Kind::BITS >= 16;
 
-// The most rows that count as few for weights of this kind. Weights of 16 and 8 bits are widened quickly.
+// The most rows that count as few for weights of this kind. Weights of 16 and 8 bits are widened quickly; plain ones take twice the
+// room in a cache.
 template <typename Kind>
-constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 18 : TWOS;
+constexpr int FEW = Kind::BITS < 8 ? TWOS : !IS_PLAIN<Kind> ? 18 : REGISTERS == 16 ? 3 * ROWS : TWOS;
 template <>  // a panel holds these in half the bytes of float
 constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 template <typename From>
@@ -59,8 +60,8 @@ inline int64_t first_level() {
 template <typename Kind, typename T>
 inline bool are_few(const Linear<T>& linear, int64_t rows) {
     if (!rows || rows > FEW<Kind>) return false;
-    const int64_t bytes = rows * linear.inputs * static_cast<int64_t>(sizeof(T));
-    return !IS_PLAIN<Kind> || bytes <= first_level() * (rows > ROWS ? 3 : 6) / 4;
+    const int64_t at_once = std::min<int64_t>(rows, AT_ONCE<Kind>), bytes = at_once * linear.inputs * int64_t{sizeof(T)};
+    return !IS_PLAIN<Kind> || bytes <= first_level() * (by_twos(at_once) ? 3 : 6) / 4;
 }
 
 // Adds one part of the inputs from `k` on to the sums of `R` rows by `N` outputs, which are `apart` from each other.
