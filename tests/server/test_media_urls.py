@@ -137,6 +137,9 @@ class Files(web.RequestHandler):
                 self._finished = True
             case "slow":
                 await asyncio.sleep(30)
+            case "late":
+                await asyncio.sleep(0.3)
+                self.write(b"an image")
             case "missing":
                 raise web.HTTPError(404)
             case "gzip":
@@ -217,6 +220,13 @@ async def test_time_is_limited_over_all_hops(host, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(media_urls, "TOTAL_SECONDS", 0.3)
     with pytest.raises(InvalidRequest, match=r"nothing whole came|no file of"):
         await urls.fetch(f"{base}/slow", LIMIT, "image_data")
+
+
+async def test_many_files_of_a_slow_host_wait_for_one_another(host, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls, _, base = host
+    monkeypatch.setattr(media_urls, "CONNECT_SECONDS", 1.0)
+    fetches = (urls.fetch(f"{base}/late", LIMIT, "image_data") for _ in range(100))
+    assert set(await asyncio.gather(*fetches)) == {b"an image"}
 
 
 async def test_a_compressed_answer_is_not_inflated(host) -> None:
