@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -15,7 +16,9 @@ from tornado.testing import bind_unused_port
 from nbgen.errors import InvalidRequest
 from nbgen.server import media_urls
 from nbgen.server.media_urls import MediaUrls, read_url
-from nbgen.server.public_address import PublicResolver, is_public
+from nbgen.server.off_loop import off_loop
+from nbgen.server.public_address import NOT_ALLOWED, PublicResolver, is_public
+from tests.conftest import PATIENCE
 
 LIMIT = 2 * 2**20
 INSIDE = [
@@ -110,6 +113,18 @@ async def test_one_inner_address_among_public_ones_is_enough_to_refuse_a_name(se
     with pytest.raises(InvalidRequest, match="that address is not allowed"):
         await urls.fetch("http://images.test/x.png", LIMIT, "image_data")
     urls.close()
+
+
+async def test_a_name_server_that_does_not_answer_delays_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait() and [])
+    asked = [asyncio.create_task(PublicResolver().resolve("images.test", 80)) for _ in range(64)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(off_loop(2**20, int), PATIENCE) == 0
+    finally:
+        answers.set()
+    assert [str(error) for error in await asyncio.gather(*asked, return_exceptions=True)] == [NOT_ALLOWED] * 64
 
 
 class Files(web.RequestHandler):
