@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import tracemalloc
 import wave
 from collections.abc import Callable
@@ -111,6 +112,13 @@ def test_a_file_that_no_server_takes_is_not_sent(made: Callable[[bytes], Any], k
     most = MAX_BYTES[kind]
     with pytest.raises(InvalidRequest, match=f"the {kind} has {most + 1} bytes; 1 to {most} can be sent"):
         made(bytes(most + 1))
+
+
+def test_a_file_that_no_server_takes_is_not_even_read(tmp_path: Path) -> None:
+    (tmp_path / "film.mp4").touch()
+    os.truncate(tmp_path / "film.mp4", 2**40)
+    with pytest.raises(InvalidRequest, match=f"the video has {2**40} bytes"):
+        video_part(tmp_path / "film.mp4")
 
 
 def test_samples_with_their_rate_become_a_wav_file() -> None:
