@@ -297,6 +297,7 @@ def test_a_long_sound_is_made_small_for_the_display_and_a_longer_one_is_named() 
     assert small_sound(part, 2**19) is None
     flac = "data:audio/flac;base64," + base64.b64encode(bytes(2000)).decode()
     assert small_sound({"type": "audio_url", "audio_url": {"url": flac}}, 1000) is None
+    assert small_sound(audio_part((np.zeros(0), 8000)), 10) is None
 
 
 def test_the_sounds_of_a_display_share_what_a_notebook_bears_the_newest_first() -> None:
