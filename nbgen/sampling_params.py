@@ -222,7 +222,7 @@ def _check_texts(name: str, texts: Sequence[str], what: str, most: int, most_byt
 def _check_range(name: str, value: float | None, low: float, high: float, open_low: bool) -> None:
     if value is None:
         return
-    _require(math.isfinite(value), name, value, "a finite number")
+    _require(-math.inf < value < math.inf, name, value, "a finite number")  # of integers of any size
     above = value > low if open_low else value >= low
     words = f"{'above' if open_low else 'at least'} {low}" + (f" and at most {high}" if high < math.inf else "")
     _require(above and value <= high, name, value, words)

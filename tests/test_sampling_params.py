@@ -14,6 +14,7 @@ from nbgen.sampling_params import DEFAULT_NEW_TOKENS, MODEL_DEFAULTS, SamplingPa
         ({"temperature": -0.1}, "temperature", "at least 0"),
         ({"temperature": math.nan}, "temperature", "finite"),
         ({"temperature": math.inf}, "temperature", "finite"),
+        ({"max_new_tokens": 10**400}, "max_new_tokens", "at most 2147483648"),
         ({"temperature": "hot"}, "temperature", "float"),
         ({"top_p": 0}, "top_p", "above 0 and at most 1"),
         ({"top_p": 1.1}, "top_p", "at most 1"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _FENCE = re.compile(
-    r"^ {0,3}(?P<fence>`{3,}|~{3,})[^\n`]*\n(?P<code>.*?)(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)", re.M | re.S
+    r"^ {0,3}(?P<fence>`{3,}|~{3,}(?!~))[^\n`]*\n(?P<code>.*?)(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)", re.M | re.S
 )
 
 

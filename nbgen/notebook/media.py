@@ -134,9 +134,13 @@ def _url(given: Any, kind: MediaType) -> str:
     if isinstance(address, str) and _ADDRESS.match(address):
         return address
     data = _bytes(given, kind)
-    if not 1 <= len(data) <= MAX_BYTES[kind]:
-        raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {MAX_BYTES[kind]} can be sent")
+    _check_size(len(data), kind)
     return data_url(data, _type(data))
+
+
+def _check_size(size: int, kind: MediaType) -> None:
+    if not 1 <= size <= MAX_BYTES[kind]:
+        raise InvalidRequest(f"the {kind} has {size} bytes; 1 to {MAX_BYTES[kind]} can be sent")
 
 
 def _type(data: bytes) -> str:
@@ -147,7 +151,7 @@ def _type(data: bytes) -> str:
     return next((type for start, type in _BEGINNINGS.items() if data.startswith(start)), "application/octet-stream")
 
 
-def _bytes(given: Any, kind: str) -> bytes:
+def _bytes(given: Any, kind: MediaType) -> bytes:
     if isinstance(given, Binary):
         return bytes(given)
     if isinstance(given, str | Path):
@@ -168,13 +172,14 @@ def _bytes(given: Any, kind: str) -> bytes:
     return made
 
 
-def _file(name: str | Path, kind: str) -> bytes:
+def _file(name: str | Path, kind: MediaType) -> bytes:
     path, shown, advice = Path(os.path.expanduser(name)), repr(str(name)), ""
     if len(shown) > LONG_NAME:
         shown, advice = f"{shown:.40}…'", f"; base64 goes into a data URL, after data:{kind}/…;base64,"
     try:
         if not path.is_file():
             raise InvalidRequest(f"there is no file {shown} to take the {kind} from{advice}")
+        _check_size(path.stat().st_size, kind)  # before all of it is in memory
         return path.read_bytes()
     except OSError as error:
         raise InvalidRequest(f"{shown} cannot be read: {error.strerror}{advice}") from None

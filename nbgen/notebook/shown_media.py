@@ -180,7 +180,7 @@ def _small_wav(url: str, most: int) -> str | None:
     except (binascii.Error, EOFError, ValueError, wave.Error):
         return None
     step = -(-2 * len(samples) // max(most - 1024, 1))  # number of samples that are averaged into one
-    if rate / step < LOWEST_RATE:
+    if not step or rate / step < LOWEST_RATE:  # 0: it has no samples to leave out
         return None
     whole = samples[: len(samples) // step * step].reshape(-1, step).mean(axis=1)
     return data_url(wav(whole, rate // step), "audio/wav")

@@ -106,15 +106,15 @@ def missing(value: Any) -> bool:
 
 def _expression(text: str) -> tuple[CodeType | None, str]:
     """The shortest expression that ends at a `}}`, and the text after it. A `{{` that never closes is text."""
-    ends = [place for place in range(len(text)) if text.startswith("}}", place)]
-    for place in ends:
+    place = first = text.find("}}")
+    while place >= 0:
         source = text[:place].strip()
         try:
             return compile(source, source, "eval"), text[place + 2 :]
         except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: nested too deep
-            continue
-    if ends:
-        raise WrongExpression(text[: ends[0]].strip(), "is not a Python expression")
+            place = text.find("}}", place + 1)
+    if first >= 0:
+        raise WrongExpression(text[:first].strip(), "is not a Python expression")
     return None, text
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from nbgen.date_patterns import CLOCK, DAY, FRACTION, ZONE
+from nbgen.date_patterns import CLOCK, DAY, FRACTION, OF_FORMATS, ZONE
 
 #: The pattern for a time zone, by msgspec's `tz`: optional, required, or none.
 _ZONE = {None: f"{ZONE}?", True: ZONE, False: ""}
@@ -20,7 +20,7 @@ _SECONDS = f"[0-9]{{1,6}}{FRACTION}S"
 _MINUTES = f"[0-9]{{1,6}}M({_SECONDS})?"
 _HOURS = f"([0-9]{{1,6}}H({_MINUTES}|{_SECONDS})?|{_MINUTES}|{_SECONDS})"
 DURATION = f"^-?P([0-9]{{1,6}}D(T{_HOURS})?|T{_HOURS})$"
-BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+BASE64 = OF_FORMATS["base64"]
 BYTES = (inspect.BytesType, inspect.ByteArrayType, inspect.MemoryViewType)
 #: Schemas for the keys of dictionaries, which are strings in JSON, by the keys' types.
 KEYS = {

@@ -43,8 +43,10 @@ def check_structure(body: memoryview, *, values: int | None = None) -> None:
                 )
 
 
-def why_malformed(body: memoryview, error: msgspec.DecodeError | UnicodeDecodeError) -> str:
-    """msgspec's message for malformed JSON, or a better one for NaN and Infinity, which Python's json module writes."""
+def why_malformed(body: memoryview, error: msgspec.DecodeError | RecursionError | UnicodeDecodeError) -> str:
+    """msgspec's message for malformed JSON, or a better one, as for NaN, which Python's json module writes."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
     if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):  # msgspec's own error since 0.23
         return NOT_UTF8
     place = re.search(r"\(byte (\d+)\)", str(error))

@@ -18,7 +18,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import RESERVED_PREFIX, Inference, Parameter, PinnedError, RequestedOutput
-from nbgen.protocols.json_body import HIGHEST, MAX_DEPTH, MalformedBody, is_integer
+from nbgen.protocols.json_body import HIGHEST, MalformedBody, is_integer
 from nbgen.protocols.json_structure import check_structure, why_malformed
 from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
@@ -129,9 +129,7 @@ def _decode(body: memoryview, hint: str) -> _Body:
     try:
         fields = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        deep = f"JSON nesting depth exceeds {MAX_DEPTH}"
-        why = deep if isinstance(error, RecursionError) else why_malformed(body, error)
-        raise MalformedBody(f"failed to parse the request JSON buffer: {why}{hint}") from None
+        raise MalformedBody(f"failed to parse the request JSON buffer: {why_malformed(body, error)}{hint}") from None
     if max(len(fields.inputs), len(fields.outputs)) > MAX_TENSORS:
         raise InvalidRequest(f"the request names more than {MAX_TENSORS} tensors")
     return fields
@@ -147,7 +145,7 @@ def _part(name: str, raw: msgspec.Raw, limit: int, decode: Callable[[msgspec.Raw
         raise InvalidRequest(f"'{name}' has {size} bytes of JSON; at most {limit}")
     try:
         return decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedBody(f"failed to parse '{name}': {why_malformed(memoryview(raw), error)}") from None
 
 

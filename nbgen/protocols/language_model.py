@@ -6,6 +6,7 @@ in names and in the rules of echo and streaming. Knows no wire: see `kserve`, `t
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_MEDIA
@@ -116,43 +116,22 @@ class Call(NamedTuple):
 
 def parse(inference: Inference) -> list[Call]:
     """The calls of an inference with checked tensors, one for each prompt. Raises InvalidRequest."""
-    for name, given in inference.inputs.items():
-        if len(given.data) > (most := MAX_IMAGES_BYTES if name == IMAGES else MAX_INPUT_BYTES):
-            raise InvalidRequest(f"{name} has {len(given.data)} bytes; at most {most}")
-    several = [tensor for name in TEXT_NAMES if (tensor := inference.inputs.get(name)) and tensor.shape != (1,)]
-    if not several:
-        return [_parse(inference)]
-    prompts = unpack_bytes(several[0].data)
-    if len(prompts) > MAX_PROMPTS:
-        raise InvalidRequest(f"{several[0].name} has {len(prompts)} prompts; at most {MAX_PROMPTS} in a request")
-    calls = []
-    for prompt in prompts:
-        one = msgspec.structs.replace(several[0], shape=(1,), data=pack_bytes([prompt]))
-        calls.append(_parse(msgspec.structs.replace(inference, inputs=inference.inputs | {one.name: one})))
-    _check_several(f"{several[0].name} has {len(prompts)} prompts", calls[0].stream, calls[0].outputs)
-    return calls
-
-
-def _parse(inference: Inference) -> Call:
+    _check_sizes(inference)
+    # Read once for all prompts: images may have many megabytes, and so may options.
     tensors = {name: _values(tensor) for name, tensor in inference.inputs.items()}
-    text, ids = _prompt(inference, tensors)
+    texts, ids = _prompts(inference, tensors)
     options = triton_options.gather(inference.parameters, tensors)
     triton_sampling.refuse_unsupported(options)
-    stream = bool(options.get("stream", False))
-    if stream and inference.whole:
-        raise InvalidRequest(
-            f"a request with {options.written['stream']}=true has several responses, which infer cannot give: use "
-            "generate_stream, or gRPC's streaming infer",
-            field=options.written["stream"],
-        )
+    stream = _streams(options, inference)
     echoed = _echoes(options, stream)
     outputs = _outputs(inference, options, of_ids=ids is not None)
     params = triton_sampling.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))
     if params.n > 1:
         _check_several(f"n is {params.n}", stream, outputs)
+    if len(texts) > 1:
+        _check_several(f"the request has {len(texts)} prompts", stream, outputs)
     request = GenerateRequest(
-        rid=uuid.uuid4().hex,
-        text=text,
+        rid="",
         input_ids=ids,
         media=_images(tensors.get(IMAGES, [])),
         params=params,
@@ -162,10 +141,22 @@ def _parse(inference: Inference) -> Call:
         priority=triton_sampling.priority(inference.parameters.get("priority")),
         tensors=_tensor_options(outputs),
         fit=True,
-        echo=echoed and text is None,
+        echo=echoed and ids is not None,
         streamed=stream,
     )
-    return Call(request, outputs, stream, text if echoed else "")
+    return [
+        Call(msgspec.structs.replace(request, rid=uuid.uuid4().hex, text=text), outputs, stream, text if echoed else "")
+        for text in texts
+    ]
+
+
+def _check_sizes(inference: Inference) -> None:
+    """Raise InvalidRequest for inputs of too many bytes, and for too many prompts."""
+    for name, given in inference.inputs.items():
+        if len(given.data) > (most := MAX_IMAGES_BYTES if name == IMAGES else MAX_INPUT_BYTES):
+            raise InvalidRequest(f"{name} has {len(given.data)} bytes; at most {most}")
+        if name in TEXT_NAMES and (count := math.prod(given.shape)) > MAX_PROMPTS:
+            raise InvalidRequest(f"{name} has {count} prompts; at most {MAX_PROMPTS} in a request")
 
 
 def _values(tensor: Tensor) -> list[Any]:
@@ -177,29 +168,44 @@ def _values(tensor: Tensor) -> list[Any]:
         raise InvalidRequest(words, field=tensor.name) from None
 
 
-def _prompt(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[str | None, list[int] | None]:
-    found = {name: tensors[name][0] for name in TEXT_NAMES if tensors.get(name)}
+def _prompts(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[Sequence[str | None], list[int] | None]:
+    """The text of each prompt, or None and the ids of the only one."""
+    found = {name: tensors[name] for name in TEXT_NAMES if tensors.get(name)}
     for name in TEXT_NAMES:
         if name not in tensors and isinstance(value := inference.parameters.get(name), str):
-            found[name] = value
-    ids, texts = tensors.get("input_ids"), [*found.values()]
+            found[name] = [value]
+    ids = tensors.get("input_ids")
     came = [*found, *(("input_ids",) if ids is not None else ())]
     if len(came) > 1:
         raise InvalidRequest(f"{' and '.join(came)} exclude each other: give one of them")
     if ids is not None:
         if not ids:
             raise InvalidRequest("input_ids cannot be empty")
-        return None, ids
-    if not texts:
+        return [None], ids
+    if not found:
         raise InvalidRequest("the request has neither text_input nor input_ids: expected inputs, but got none of them")
-    check_text_size("text_input", len(texts[0].encode("utf-8", "replace")))
-    return texts[0], None
+    (texts,) = found.values()
+    for text in texts:
+        check_text_size("text_input", len(text.encode("utf-8", "replace")))
+    return texts, None
 
 
 def _images(given: list[str]) -> list[Media]:
     if len(given) > MAX_MEDIA:
         raise InvalidRequest(f"{IMAGES} has {len(given)} elements; at most {MAX_MEDIA} images go with a prompt")
     return [decode_base64(text, "image", IMAGES) for text in given]
+
+
+def _streams(options: triton_options.Options, inference: Inference) -> bool:
+    """Whether the answer is streamed. Raises InvalidRequest where the wire can carry only one response."""
+    stream = bool(options.get("stream", False))
+    if stream and inference.whole:
+        raise InvalidRequest(
+            f"a request with {options.written['stream']}=true has several responses, which infer cannot give: use "
+            "generate_stream, or gRPC's streaming infer",
+            field=options.written["stream"],
+        )
+    return stream
 
 
 def _echoes(options: dict[str, Any], stream: bool) -> bool:

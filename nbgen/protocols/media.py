@@ -113,6 +113,7 @@ def check_size(size: int, type: MediaType, field: str) -> None:
 def _parse_text(text: str, type: MediaType, options: Options, field: str) -> Item:
     scheme = match[1].lower() if (match := _SCHEME.match(text)) else ""
     if scheme == "data" and type == "video" and (head := _FRAMES_URL.match(text)):
+        _check_frames(text.count(",", head.end()) + 1, field)  # before each becomes an object
         return _frames(text[head.end() :].split(","), options, field)
     if scheme == "data":
         return Media(type=type, data=_data_url(text, type, field), options=options)
@@ -150,14 +151,18 @@ def _frames(value: Any, options: Options, field: str) -> Media:
     """A video whose frames are images, each base64 or a data URL."""
     if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise InvalidRequest(f"`{field}`: frames must be a list of images, base64 or data URLs", field=field)
-    if len(value) > MAX_FRAMES:
-        raise InvalidRequest(f"`{field}`: a video of {len(value)} frames; at most {MAX_FRAMES}", field=field)
+    _check_frames(len(value), field)
     check_size(sum(map(len, value)) * 3 // 4 - 3 * len(value), "video", field)
     found = [_parse_text(each, "image", {}, field) for each in value]
     if any(isinstance(each, Source) for each in found):
         raise InvalidRequest(f"`{field}`: frames are sent themselves, as base64 or data URLs", field=field)
     data = pack_bytes(bytes(each.data) for each in found if isinstance(each, Media))
     return Media(type="video", format="frames", data=data, options=options)
+
+
+def _check_frames(count: int, field: str) -> None:
+    if count > MAX_FRAMES:
+        raise InvalidRequest(f"`{field}`: a video of {count} frames; at most {MAX_FRAMES}", field=field)
 
 
 def _decoded(text: str, type: MediaType, field: str) -> memoryview:

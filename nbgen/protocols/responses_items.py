@@ -18,6 +18,8 @@ from nbgen.protocols.responses_tools import full_name
 Item = dict[str, Any]
 #: Types of items and the beginnings of their ids.
 ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_"}
+#: Types of items that may have parts, and the fields of those.
+_IN_PARTS = {"message": "content", "reasoning": "content", "function_call_output": "output"}
 #: Types of a message's parts, and their types in chat messages.
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
@@ -92,7 +94,7 @@ def json_size(items: Sequence[Item]) -> int:
 
 def in_parts(item: Item) -> Item:
     """The item as OpenAI returns it: a message's text becomes a part, and parts get the fields that clients expect."""
-    field = "output" if item["type"] == "function_call_output" else "content"
+    field = _IN_PARTS.get(item["type"], "")
     parts = item.get(field)
     if isinstance(parts, str) and item["type"] == "message":
         parts = [{"type": "output_text" if item["role"] == "assistant" else "input_text", "text": parts}]

@@ -42,6 +42,7 @@ BINARY_ONLY = ("FP16", "BF16")
 #: Size of a slice in bytes of JSON, and in elements: a few milliseconds of work.
 JSON_SLICE = 2**18
 ELEMENT_SLICE = 2**16
+TOO_DEEP = f"JSON nesting depth exceeds {MAX_DEPTH}"
 
 _KINDS: dict[str, tuple[set[type], str]] = {
     "S": ({str}, "non-string as string"),
@@ -116,6 +117,8 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
             count += len(values)
     except msgspec.ValidationError:  # a number that is too large for any type
         raise InvalidRequest(f"a value is out of range of {datatype}") from None
+    except RecursionError:
+        raise InvalidRequest(TOO_DEEP) from None
     except (UnicodeDecodeError, msgspec.DecodeError):  # the latter since msgspec 0.23
         raise InvalidRequest(NOT_UTF8) from None
     return Binary(parts).joined() if parts else memoryview(b""), count
@@ -138,7 +141,7 @@ def _slices(raw: bytes) -> Iterator[list[Any]]:
 def _flattened(raw: bytes) -> bytes:
     """The scalars of nested lists, separated by commas only."""
     if depth(memoryview(raw)) > MAX_DEPTH + 1:
-        raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
+        raise InvalidRequest(TOO_DEEP)
     scalars = raw.translate(None, b"[] \t\r\n")
     while b",," in scalars:  # empty lists
         scalars = scalars.replace(b",,", b",")
@@ -152,7 +155,7 @@ def flat(value: Any) -> list[Any]:
         if list not in set(map(type, level)):
             return level
         level = [item for entry in level for item in (entry if type(entry) is list else (entry,))]
-    raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
+    raise InvalidRequest(TOO_DEEP)
 
 
 # --- bytes to JSON

@@ -22,6 +22,7 @@ from nbgen.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NbgenError,
+    Unavailable,
     UnsupportedMedia,
     from_status,
 )
@@ -59,16 +60,20 @@ class NbgenHandler(AuthenticatedHandler):
     """Reads a body only from admitted callers, and answers every error in one place."""
 
     body_limit = SMALL_BODY
+    #: Whether what is asked is done even if the caller leaves.
+    detached = False
     error_body: Callable[[NbgenError], bytes] = staticmethod(native.error_body)
 
     def initialize(self) -> None:
         super().initialize()
+        if self.request.method == "OPTIONS":  # a preflight has no body, and is answered to who shows no token
+            self.body_limit = 0
         self.reader = Reader()
         self._body = bytearray()
         self._error_id = ""
         self._unread = False
         self._written: asyncio.Future[None] | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[Any] | None = None
 
     @property
     def engine(self) -> EngineClient:
@@ -182,16 +187,17 @@ class NbgenHandler(AuthenticatedHandler):
 
     # --- answers
 
-    async def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work. Cancel it when the caller disconnects, or if they have while the body was read."""
-        self._serving = asyncio.create_task(work)
-        if self.reader.gone:
-            self._serving.cancel()
+    async def serve(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What the work returns. It is cancelled, and there is nothing, if the caller disconnects before its end."""
+        self._serving = serving = asyncio.create_task(work)
+        if self.reader.gone:  # while the body was read
+            serving.cancel()
         try:
-            await self._serving
+            return await serving
         except asyncio.CancelledError:
             if not self.reader.gone:
                 raise
+            return None
 
     async def write_event(self, chunk: bytes) -> None:
         """Send part of an event stream. A reader who has left, or takes nothing for too long, is `gone`."""
@@ -266,9 +272,16 @@ class NbgenHandler(AuthenticatedHandler):
     async def with_media(
         self, requests: Sequence[GenerateRequest], media: Sequence[list[Item]]
     ) -> list[GenerateRequest]:
-        """The requests with their media, whether sent or named by URL or path. Raises an error for forbidden media."""
+        """The requests with their media, whether sent or named by URL or path. Raises an error for forbidden media, and
+        Unavailable for a caller who has left meanwhile.
+        """
+        if not any(media):
+            return list(requests)
         trusted = self.token_authenticated
-        return await self.app.media.fill(requests, media, trusted=trusted, model=self.engine.model)
+        filling = self.app.media.fill(requests, media, trusted=trusted, model=self.engine.model)
+        if (filled := await (filling if self.detached else self.serve(filling))) is None:
+            raise Unavailable("the caller has left")
+        return filled
 
     def end_events(self) -> None:
         """End a complete stream."""

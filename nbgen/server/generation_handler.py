@@ -38,7 +38,6 @@ class ModelNeededHandler(NbgenHandler):
 class GenerationHandler(ModelNeededHandler):
     """Runs that are aborted when their caller disconnects, unless they are `detached`."""
 
-    detached = False
     #: When the next event may be sent after a large one; 0 if the last one was small.
     _rests_until = 0.0
     #: When a stream last sent something.

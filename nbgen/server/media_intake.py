@@ -36,8 +36,6 @@ class MediaIntake:
 
         `model` is the loaded one: media that it would leave out are not opened.
         """
-        if not any(media):
-            return list(requests)
         taken = None if model is None or not requests[0].media_optional else model.media
         size, opened = 0, dict[tuple[str, str], bytes]()  # a source that several prompts name is opened once
         for source in (item for items in media for item in items if isinstance(item, Source)):

@@ -25,6 +25,8 @@ MAX_REDIRECTS = 3
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 10.0
 MAX_HEADER_BYTES = 64 * 2**10
+#: Files that are fetched at a time; others wait, which takes none of their own time.
+FETCHES = 32
 #: Most digits of a length that is quoted to the client.
 MAX_DIGITS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -48,6 +50,7 @@ class MediaUrls:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._resolver = resolver
         self._clients: dict[int, SimpleAsyncHTTPClient] = {}
+        self._places = asyncio.Semaphore(FETCHES)
 
     def check(self, url: str, field: str) -> None:
         """Raise InvalidRequest for a URL that may not be fetched, without resolving its host."""
@@ -64,7 +67,7 @@ class MediaUrls:
         """The file at `url`, of at most `limit` bytes. Raises InvalidRequest."""
         self.check(url, field)
         with _named(field):
-            async with asyncio.timeout(TOTAL_SECONDS):
+            async with self._places, asyncio.timeout(TOTAL_SECONDS):
                 return await self._follow(url, limit)
 
     def close(self) -> None:
@@ -117,6 +120,7 @@ class MediaUrls:
             self._clients[limit] = SimpleAsyncHTTPClient(
                 force_instance=True,
                 resolver=self._resolver or PublicResolver(),
+                max_clients=2 * FETCHES,  # one that was given up takes a place until its own time is over
                 max_buffer_size=limit + MAX_HEADER_BYTES,
                 max_header_size=MAX_HEADER_BYTES,
                 max_body_size=limit,

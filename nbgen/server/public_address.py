@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
@@ -15,6 +17,8 @@ from nbgen.errors import InvalidRequest
 #: Ranges of IPv6 that embed an IPv4 address for a translator, and the deprecated range of site-local addresses.
 INNER = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "fec0::/10")))
 NOT_ALLOWED = "that address is not allowed"
+#: Threads of their own: a name server that does not answer must keep no other work waiting.
+_LOOK_UPS = ThreadPoolExecutor(8, "look-up")
 
 Addresses = list[tuple[int, Any]]
 
@@ -49,5 +53,6 @@ class PublicResolver(Resolver):
 
     async def look_up(self, host: str, port: int) -> Addresses:
         """The addresses of a name from the system's resolver."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, ask)
         return [(family, address) for family, _, _, _, address in found]

@@ -22,6 +22,8 @@ from nbgen.sse import KEEP_ALIVE
 class RunsBaseHandler(NbgenHandler):
     """The base of the routes about runs."""
 
+    detached = True
+
     async def start(self, body: RunBody) -> Run:
         """The run that `body` asks for: a new one, or the one that already has its id."""
         known = self.runs.find(body.id) if body.id else None
@@ -101,6 +103,7 @@ class RunsHandler(RunsBaseHandler):
 
     async def post(self) -> None:
         body = await self.parsed(native.parse_run)
+        self.detached = not body.attached
         run = await self.start(body)
         try:
             if body.stream:
@@ -108,7 +111,7 @@ class RunsHandler(RunsBaseHandler):
             else:
                 await self._answer(run)
         finally:
-            if body.attached:
+            if not self.detached:
                 self.runs.leave(run)
 
     async def _answer(self, run: Run) -> None:

@@ -195,9 +195,9 @@ class TensorEngine:
             watch.cancel()
         self._process = None
         self.generation += 1
-        loads, answers = self._loads.taken(), self._answers.taken()
-        ended = await process.end(STOP_PATIENCE)
-        why = self._cause or f"stopped ({ended})"
+        cause, loads, answers = self._cause, self._loads.taken(), self._answers.taken()
+        ended = await process.end(STOP_PATIENCE)  # meanwhile another may begin
+        why = cause or f"stopped ({ended})"
         words = "the server is stopping" if self._closed else f"the process for modules {why}"
         loads.lost((EndedTogether if len(loads) > 1 else EngineStopped)(words))
         answers.lost(EngineStopped(words))

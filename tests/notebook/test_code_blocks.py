@@ -1,5 +1,7 @@
 """What of an answer's Markdown is code, and the cell that it becomes."""
 
+import time
+
 import pytest
 
 from nbgen.notebook.code_blocks import as_cell, code_blocks
@@ -17,6 +19,7 @@ from nbgen.notebook.code_blocks import as_cell, code_blocks
         ("    ```\na\n    ```", []),
         ("````\n```\na\n```\n````", ["```\na\n```"]),
         ("```\na\n~~~\nb\n```", ["a\n~~~\nb"]),
+        ("~~~~ of ~ and ~~~\n~~~\na\n~~~~", ["~~~\na"]),
         ("```\na\n```  \nb", ["a"]),
         ("```\na\n```b\n```", ["a\n```b"]),
         ("say ```a``` here", []),
@@ -24,6 +27,12 @@ from nbgen.notebook.code_blocks import as_cell, code_blocks
 )
 def test_code_stands_between_fences(markdown: str, blocks: list[str]) -> None:
     assert code_blocks(markdown) == blocks
+
+
+def test_an_answer_that_repeats_a_fence_forever_is_read_at_once() -> None:
+    begun = time.process_time()
+    assert code_blocks("So:\n" + "~" * 30_000) == []
+    assert time.process_time() - begun < 2
 
 
 def test_an_answer_becomes_a_cell() -> None:

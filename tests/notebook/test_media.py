@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import tracemalloc
 import wave
 from collections.abc import Callable
@@ -111,6 +112,13 @@ def test_a_file_that_no_server_takes_is_not_sent(made: Callable[[bytes], Any], k
     most = MAX_BYTES[kind]
     with pytest.raises(InvalidRequest, match=f"the {kind} has {most + 1} bytes; 1 to {most} can be sent"):
         made(bytes(most + 1))
+
+
+def test_a_file_that_no_server_takes_is_not_even_read(tmp_path: Path) -> None:
+    (tmp_path / "film.mp4").touch()
+    os.truncate(tmp_path / "film.mp4", 2**40)
+    with pytest.raises(InvalidRequest, match=f"the video has {2**40} bytes"):
+        video_part(tmp_path / "film.mp4")
 
 
 def test_samples_with_their_rate_become_a_wav_file() -> None:
@@ -289,6 +297,7 @@ def test_a_long_sound_is_made_small_for_the_display_and_a_longer_one_is_named() 
     assert small_sound(part, 2**19) is None
     flac = "data:audio/flac;base64," + base64.b64encode(bytes(2000)).decode()
     assert small_sound({"type": "audio_url", "audio_url": {"url": flac}}, 1000) is None
+    assert small_sound(audio_part((np.zeros(0), 8000)), 10) is None
 
 
 def test_the_sounds_of_a_display_share_what_a_notebook_bears_the_newest_first() -> None:

@@ -1,5 +1,7 @@
 """Interpolation: what `{{…}}` becomes, and what stays as it was."""
 
+import time
+
 import pandas
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -25,6 +27,12 @@ from tests.notebook.test_map import PolarsFrame
 )
 def test_expressions_are_filled_in_and_single_braces_are_text(template: str, filled: str) -> None:
     assert fill(template, {"x": 3, "id": 7, "In": ["", "x = 3"], "Out": {1: 3}}) == filled
+
+
+def test_many_expressions_take_no_longer_than_their_text_is_long() -> None:
+    began = time.process_time()
+    assert fill(("a" * 200 + "{{x}}") * 2000, {"x": 3}) == ("a" * 200 + "3") * 2000
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(

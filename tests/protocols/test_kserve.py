@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -107,6 +108,14 @@ def test_refusals(body: Any, status: int, words: str) -> None:
         parse(body)
     assert words in refusal.value.message
     assert refusal.value.status == status
+
+
+@pytest.mark.parametrize("part", [{"data": "~"}, {"parameters": {"a": "~"}}])
+def test_a_part_of_any_depth_is_taken_or_refused(part: dict[str, Any]) -> None:
+    for depth in range(500, 1000):  # before Python 3.12 a part may be a little less deep than the body around it
+        body = json.dumps(inputs(**part)).replace('"~"', "[" * depth + "]" * depth)
+        with contextlib.suppress(InvalidRequest):
+            parse(body.encode())
 
 
 def test_what_is_taken() -> None:

@@ -107,3 +107,18 @@ def test_the_same_said_twice_is_said_once() -> None:
     assert asked(stop_words="x", stop=False, stop_sequences="").params.stop == ("x",)
     assert asked(stop=False, stop_words="x").params.stop == ("x",)
     assert asked(sampling_parameters='{"max_tokens": 5}', request_output_len=3).params.max_new_tokens == 5
+
+
+def test_what_several_prompts_share_is_read_once() -> None:
+    texts = Tensor(name="text_input", datatype="BYTES", shape=(3,), data=pack_bytes([b"a", b"b", b"c"]))
+    image = Tensor(name="image", datatype="BYTES", shape=(1,), data=pack_bytes([b"aGVsbG8="]))
+    calls = language_model.parse(Inference(inputs={"text_input": texts, "image": image}))
+    assert [(call.request.text, call.echo) for call in calls] == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert len({call.request.rid for call in calls}) == 3
+    assert len({id(call.request.media[0].data) for call in calls}) == 1
+
+
+def test_more_prompts_than_one_request_may_have_are_refused() -> None:
+    texts = Tensor(name="prompt", datatype="BYTES", shape=(257,), data=pack_bytes([b"a"] * 257))
+    with pytest.raises(InvalidRequest, match=r"^prompt has 257 prompts; at most 256 in a request"):
+        language_model.parse(Inference(inputs={"prompt": texts}))

@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -70,6 +71,17 @@ def test_a_video_may_be_sent_as_images() -> None:
 def test_frames_that_cannot_be(frames: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         item({"frames": frames}, "video")
+
+
+def test_too_many_frames_are_counted_before_they_are_told_apart() -> None:
+    url = "data:video/jpeg;base64," + "aa," * 2**20
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="a video of 1048577 frames; at most 256"):
+            item(url, "video")
+        assert tracemalloc.get_traced_memory()[1] < len(url)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,11 @@ def test_items_are_handed_back_as_what_clients_take_them_for() -> None:
     assert [part.detail for part in (found[0].content[0], found[5].output[0])] == ["auto", "auto"]
 
 
+def test_a_field_that_an_item_of_this_type_has_not_is_handed_back_as_it_came() -> None:
+    (call,) = input_items([CALL | {"content": ["a", 5, None]}])
+    assert in_parts(call) == call
+
+
 def test_a_call_in_a_namespace_has_both_names() -> None:
     asked, result = chat_turns(input_items([CALL | {"namespace": "mail"}, RESULT]))
     assert (asked["tool_calls"][0]["function"]["name"], result["name"]) == ("mail.f", "mail.f")

@@ -63,6 +63,15 @@ def test_an_allowed_page_may_send_any_header(opened: Server, path: str) -> None:
     assert told["access-control-allow-origin"] in ("*", PAGE)
 
 
+@pytest.mark.parametrize("path", ["generate", "v2/models/m/infer", "v1/nope"])
+@pytest.mark.parametrize("size", [1, 2**22])
+def test_nobody_sends_a_body_without_a_token(opened: Server, path: str, size: int) -> None:
+    headers = {"Access-Control-Request-Method": "POST", "Content-Type": "application/json"}
+    with opened.anonymous(Origin=PAGE, **headers) as page:
+        for content in (bytes(size), iter([bytes(size)])):  # of a length that is said before, and in chunks
+            assert page.request("OPTIONS", path, content=content).status_code in (400, 413)
+
+
 def test_what_is_no_list_of_headers_is_not_repeated(opened: Server) -> None:
     assert "<b>" not in preflight(opened, "generate", "x-a, <b>")["access-control-allow-headers"]
 

@@ -3,18 +3,43 @@
 import base64
 import http.server
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
 import pytest
 
-from tests.conftest import LOOKS
+from tests.conftest import LOOKS, wait_for
 from tests.server.conftest import TOKEN, Server
+from tests.server.test_app import QUICK
 
 GREEDY = {"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}
 IMAGE = base64.b64encode(b"\x89PNG, or so it says").decode()
 LARGE = base64.b64encode(bytes(5 * 2**20)).decode()
+#: A server whose media come from slow hosts. Started as a module of its folder.
+SLOW = """
+import asyncio
+
+from nbgen.server.app import NbgenApp
+from nbgen.server.media_urls import MediaUrls
+
+
+async def fetch(self, url, limit, field):
+    with open("fetched", "a") as fetched:
+        fetched.write(url)
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            fetched.write("cancelled")
+            raise
+    return b"an image"
+
+
+MediaUrls.fetch = fetch
+NbgenApp.launch_instance()
+"""
 
 
 def generate(server: Server, status: int = 200, **fields: Any) -> Any:
@@ -44,6 +69,20 @@ def test_what_may_not_be_is_refused_by_any_model(server: Server, value: Any, wor
     body = generate(server, 400, image_data=value, stream=stream)
     assert words in body["error"]["message"]
     assert "image_data" in body["error"]["message"]
+
+
+def test_nothing_is_fetched_for_a_caller_who_has_left(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    server = Server(tmp_path, *QUICK, "--allow-media-host=*", app="slow")
+    fetched = tmp_path / "fetched"
+    urls = [f"https://images.test/{number}" for number in range(1000)]
+    with server.asking("generate", {"text": ["a"] * 1000, "image_data": urls}):
+        wait_for(fetched.exists, "the first is fetched")
+    wait_for(lambda: "cancelled" in fetched.read_text(), "the fetch is ended")
+    before = fetched.read_text()
+    time.sleep(0.5)
+    assert fetched.read_text() == before
+    server.stop()
 
 
 def chat(part: Any) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -15,7 +16,9 @@ from tornado.testing import bind_unused_port
 from nbgen.errors import InvalidRequest
 from nbgen.server import media_urls
 from nbgen.server.media_urls import MediaUrls, read_url
-from nbgen.server.public_address import PublicResolver, is_public
+from nbgen.server.off_loop import off_loop
+from nbgen.server.public_address import NOT_ALLOWED, PublicResolver, is_public
+from tests.conftest import PATIENCE
 
 LIMIT = 2 * 2**20
 INSIDE = [
@@ -112,6 +115,18 @@ async def test_one_inner_address_among_public_ones_is_enough_to_refuse_a_name(se
     urls.close()
 
 
+async def test_a_name_server_that_does_not_answer_delays_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait() and [])
+    asked = [asyncio.create_task(PublicResolver().resolve("images.test", 80)) for _ in range(64)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(off_loop(2**20, int), PATIENCE) == 0
+    finally:
+        answers.set()
+    assert [str(error) for error in await asyncio.gather(*asked, return_exceptions=True)] == [NOT_ALLOWED] * 64
+
+
 class Files(web.RequestHandler):
     """What a host may answer."""
 
@@ -137,6 +152,9 @@ class Files(web.RequestHandler):
                 self._finished = True
             case "slow":
                 await asyncio.sleep(30)
+            case "late":
+                await asyncio.sleep(0.3)
+                self.write(b"an image")
             case "missing":
                 raise web.HTTPError(404)
             case "gzip":
@@ -217,6 +235,13 @@ async def test_time_is_limited_over_all_hops(host, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(media_urls, "TOTAL_SECONDS", 0.3)
     with pytest.raises(InvalidRequest, match=r"nothing whole came|no file of"):
         await urls.fetch(f"{base}/slow", LIMIT, "image_data")
+
+
+async def test_many_files_of_a_slow_host_wait_for_one_another(host, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls, _, base = host
+    monkeypatch.setattr(media_urls, "CONNECT_SECONDS", 1.0)
+    fetches = (urls.fetch(f"{base}/late", LIMIT, "image_data") for _ in range(100))
+    assert set(await asyncio.gather(*fetches)) == {b"an image"}
 
 
 async def test_a_compressed_answer_is_not_inflated(host) -> None:

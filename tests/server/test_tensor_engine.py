@@ -146,6 +146,27 @@ async def test_a_process_that_neither_speaks_nor_computes_is_ended(
     await engine.close()
 
 
+async def test_why_a_process_was_ended_is_told_though_the_next_has_begun(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = TensorEngine(EngineConfig(device="cpu", threads=1), logging.getLogger("test"))
+    await load(engine, repository)
+    first = engine._process
+    assert first
+    end = first.end
+
+    async def late(patience: float) -> str:
+        await engine.begin()
+        return await end(patience)
+
+    monkeypatch.setattr(first, "end", late)
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 1)
+    psutil.Process(first.pid).suspend()
+    with pytest.raises(EngineStopped, match="did not answer for 1 seconds"):
+        await asyncio.wait_for(engine.infer("echo", [numbers(0.0)], []), PATIENCE)
+    await engine.close()
+
+
 async def test_one_that_computes_or_lets_others_speak_is_given_its_time(
     keeper: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
