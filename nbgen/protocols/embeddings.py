@@ -40,6 +40,8 @@ class Embedding(NamedTuple):
     dimensions: int | None = None
     #: The caller's id of each request.
     ids: Sequence[str] = ()
+    #: The name in the call.
+    model: str = ""
 
 
 def parse_openai(body: bytes) -> Embedding:
@@ -51,18 +53,20 @@ def parse_openai(body: bytes) -> Embedding:
         raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
     dimensions = _dimensions(fields)
     requests, single = _requests(fields.get("input"), "input")
-    ids = _ids(fields, len(requests), single)
+    ids, model = _ids(fields, len(requests), single), fields.get("model") or ""
+    if not isinstance(model, str):
+        raise InvalidRequest("`model` must be text", field="model")
     if (adapter := fields.get("lora_path") or "") and not isinstance(adapter, str):
         raise InvalidRequest("`lora_path` must be text", field="lora_path")
     if (pooling := fields.get("pooling")) is None:
         if adapter:
             raise InvalidRequest("`lora_path` goes with `pooling`: embedding models take none", field="lora_path")
-        return Embedding(requests, single, encoding == "base64", dimensions, ids)
+        return Embedding(requests, single, encoding == "base64", dimensions, ids, model)
     if pooling not in POOLS:
         raise InvalidRequest(f"`pooling` must be {' or '.join(POOLS)}", field="pooling")
     if dimensions is not None:
         raise InvalidRequest("`dimensions` is for embedding models: pooled states come whole", field="dimensions")
-    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64", ids=ids)
+    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64", ids=ids, model=model)
 
 
 def parse_encode(body: bytes) -> Embedding:
