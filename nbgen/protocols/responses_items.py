@@ -195,5 +195,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
         case {"type": "refusal", "refusal": str(text)}:
             return {"type": "refusal", "refusal": text}
         case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
-            return {"type": _TEXTS[kind], "text": text}
+            return {"type": _TEXTS[kind], _TEXTS[kind]: text}
+        case {"type": str(kind)} if kind in _TEXTS:
+            raise InvalidRequest(f"content of the type {kind!r} needs `text`, a text", field="input")
     return part

@@ -206,6 +206,14 @@ def test_files_are_not_read(part: dict[str, Any]) -> None:
         chat(messages=[{"role": "user", "content": [part]}])
 
 
+@pytest.mark.parametrize(
+    "part", [{"type": "text", "content": "x"}, {"type": "text", "text": None}, {"type": "refusal"}]
+)
+def test_a_text_that_is_not_there_is_no_empty_text(part: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=rf"messages\[0\].content\[0\].*needs `{part['type']}`, a text"):
+        chat(messages=[{"role": "user", "content": [part]}])
+
+
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_a_chats_limit_has_the_name_that_it_came_with(name: str) -> None:
     for options, words in (({}, f"{name} must be at least 1"), ({"min_tokens": 5}, f"at most {name}")):

@@ -148,6 +148,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"input": []}, "input", "input must hold 1 to"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]}, "input", "is not read"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input", "uploaded"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "content": "x"}]}]}, "input", "needs `text`"),
         ({"input": [{"id": "x", "content": "y"}]}, "input", "has the type None"),
         ({"input": [{"type": "computer_call"}]}, "input", r"input\[0\].*'computer_call'"),
         ({"input": [{"role": "user"}]}, "input", r"input\[0\].*content"),
