@@ -27,6 +27,8 @@ from nbgen.sampling_params import SamplingParams
 
 MAX_TEXTS = 2048
 MAX_DIMENSIONS = 2**16
+#: Fields of vLLM's that are not supported. -1, as much as the context holds, changes no text that is taken here.
+VLLMS: dict[str, tuple[Any, ...]] = {"truncate_prompt_tokens": (None, -1)}
 #: How a text model's hidden states are pooled into a vector.
 POOLS = ("mean", "last")
 
@@ -47,7 +49,7 @@ class Embedding(NamedTuple):
 def parse_openai(body: bytes) -> Embedding:
     """A body of `/v1/embeddings`. Raises InvalidRequest."""
     fields = parse_object(body)
-    refuse_unsupported(fields, IN_EMBEDDINGS)
+    refuse_unsupported(fields, {**IN_EMBEDDINGS, **VLLMS})
     encoding = fields.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
