@@ -6,6 +6,7 @@ An optional back end (`grammar_backend`). Knows no sequences and no scores.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -125,14 +126,18 @@ class LLGuidanceMatcher:
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         words = matcher.get_error()
+        if fault := re.search(r"^error: (.*)", words, re.MULTILINE):  # below a regex and a mark of the place in it
+            words = words.partition("\n")[0].replace("regex parse error:", fault[1])
         raise GrammarError.of_library("it matches no text at all" if words.startswith("NoExtension") else words)
 
 
 def _own_form(grammar: Grammar) -> str:
     match grammar.kind:
         case "json_schema":
-            schema = {} if grammar.text == ANY_JSON else with_dates(json.loads(grammar.text))
-            return LLMatcher.grammar_from_json_schema(schema, overrides={} if spaced(schema) else WHITESPACE)
+            schema: Any = True if grammar.text == ANY_JSON else with_dates(json.loads(grammar.text))
+            schema = {} if schema is True else schema  # options have their place in an object
+            plain = schema is False or spaced(schema)
+            return LLMatcher.grammar_from_json_schema(schema, overrides=None if plain else WHITESPACE)
         case "regex":
             return LLMatcher.grammar_from_regex(_unanchored(grammar.text))
         case "ebnf":

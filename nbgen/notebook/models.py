@@ -29,8 +29,13 @@ class Models(list[dict[str, Any]]):
         return html_table(self._rows())
 
     def _rows(self) -> list[dict[str, str]]:
-        names = [str(entry.get("id", "")) for entry in self]
-        return [{"model": name, "state": self._state if name == self._configured else ""} for name in names]
+        return [{"model": str(entry.get("id", "")), "state": self._state_of(entry)} for entry in self]
+
+    def _state_of(self, entry: dict[str, Any]) -> str:
+        """Adapters have a parent: they can be asked, as what is loaded can, and are no models to load."""
+        if entry.get("id") == self._configured:
+            return self._state
+        return "adapter" if entry.get("parent") else ""
 
 
 def place(model: str | PathLike[str] | None) -> str | None:

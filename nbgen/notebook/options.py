@@ -23,7 +23,7 @@ class SamplingOptions(TypedDict, total=False):
     presence_penalty: Annotated[float, "above 0, a token is less likely once it was written at all"]
     stop: Annotated[str | Sequence[str], "end before this text, or before the first of several"]
     stop_token_ids: Annotated[Sequence[int], "end at one of these tokens"]
-    stop_regex: Annotated[str | Sequence[str], "end before what matches this pattern, or one of several"]
+    stop_regex: Annotated[str | Sequence[str], "end after what matches this pattern, or one of several"]
     ignore_eos: Annotated[bool, "go on where the model would end its answer"]
     no_stop_trim: Annotated[bool, "leave the text or token that ended it at the answer's end"]
     skip_special_tokens: Annotated[bool, "leave special tokens out of the text"]
@@ -35,7 +35,7 @@ class SamplingOptions(TypedDict, total=False):
     ebnf: Annotated[str | None, "a grammar in EBNF that the whole answer matches"]
     structural_tag: Annotated[str | None, "JSON, as text, that says which parts of the answer follow which schema"]
     custom_params: Annotated[Any, "what a logit_processor is told"]
-    n: Annotated[int, "so many answers to one question: .texts of the result"]
+    n: Annotated[int, "so many answers to one question: .texts of the result; tables, panels and schemas have one"]
 
 
 class Options(SamplingOptions, total=False):

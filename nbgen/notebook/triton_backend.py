@@ -18,7 +18,9 @@ from nbgen.notebook.connection import Call, parse_object
 from nbgen.notebook.openai_backend import NAMES
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
-_NAMES = {name: word for name, word in NAMES.items() if name not in ("n", "json_schema", "logit_bias")}
+#: Options that cannot be said in a parameter, or that Triton would ignore without a word.
+_UNSAID = ("n", "json_schema", "regex", "ebnf", "logit_bias")
+_NAMES = {name: word for name, word in NAMES.items() if name not in _UNSAID}
 
 
 class TritonBackend:

@@ -24,6 +24,10 @@ SWITCHES = frozenset(("enable_thinking", "thinking"))
 RESERVED_OPTIONS = {"add_generation_prompt", "continue_final_message", "messages", "tools"}
 
 
+#: Part types that hold text.
+WORDS = ("text", "refusal")
+
+
 class InputAudio(msgspec.Struct, omit_defaults=True):
     """A sound in base64; its format is detected from its content."""
 
@@ -35,8 +39,8 @@ class Part(msgspec.Struct, omit_defaults=True):
     """A piece of a message's content: text, an earlier refusal, or a medium under the name of its type."""
 
     type: str
-    text: str = ""
-    refusal: str = ""
+    text: str | None = None
+    refusal: str | None = None
     image_url: str | dict[str, Any] | None = None
     audio_url: str | dict[str, Any] | None = None
     video_url: str | dict[str, Any] | None = None
@@ -45,11 +49,13 @@ class Part(msgspec.Struct, omit_defaults=True):
     def __post_init__(self) -> None:
         for name in {*MEDIA_PARTS, "input_audio"} - {self.type}:  # fields of other types are ignored
             setattr(self, name, None)
+        if self.type in WORDS and self.words is None:
+            raise ValueError(f"content of the type '{self.type}' needs `{self.type}`, a text")
 
     @property
     def words(self) -> str | None:
         """The part's text; None if it is a medium."""
-        return getattr(self, self.type) if self.type in ("text", "refusal") else None
+        return getattr(self, self.type) if self.type in WORDS else None
 
 
 #: Part types that hold a medium, and the medium's type.
@@ -178,7 +184,7 @@ def part_item(part: Part) -> Item:
         raise InvalidRequest(f"content of the type {part.type!r} is not read here: send its text", field="messages")
     given = getattr(part, part.type) if part.type in MEDIA_PARTS else None
     if given is None:
-        known = ", ".join(("text", "refusal", "input_audio", *MEDIA_PARTS))
+        known = ", ".join((*WORDS, "input_audio", *MEDIA_PARTS))
         raise InvalidRequest(
             f"content of the type {part.type!r:.80} needs a member of that name, and must be one of {known}",
             field="messages",

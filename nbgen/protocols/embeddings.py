@@ -27,6 +27,8 @@ from nbgen.sampling_params import SamplingParams
 
 MAX_TEXTS = 2048
 MAX_DIMENSIONS = 2**16
+#: Fields of vLLM's that are not supported. -1, as much as the context holds, changes no text that is taken here.
+VLLMS: dict[str, tuple[Any, ...]] = {"truncate_prompt_tokens": (None, -1)}
 #: How a text model's hidden states are pooled into a vector.
 POOLS = ("mean", "last")
 
@@ -40,29 +42,33 @@ class Embedding(NamedTuple):
     dimensions: int | None = None
     #: The caller's id of each request.
     ids: Sequence[str] = ()
+    #: The name in the call.
+    model: str = ""
 
 
 def parse_openai(body: bytes) -> Embedding:
     """A body of `/v1/embeddings`. Raises InvalidRequest."""
     fields = parse_object(body)
-    refuse_unsupported(fields, IN_EMBEDDINGS)
+    refuse_unsupported(fields, {**IN_EMBEDDINGS, **VLLMS})
     encoding = fields.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
     dimensions = _dimensions(fields)
     requests, single = _requests(fields.get("input"), "input")
-    ids = _ids(fields, len(requests), single)
+    ids, model = _ids(fields, len(requests), single), fields.get("model") or ""
+    if not isinstance(model, str):
+        raise InvalidRequest("`model` must be text", field="model")
     if (adapter := fields.get("lora_path") or "") and not isinstance(adapter, str):
         raise InvalidRequest("`lora_path` must be text", field="lora_path")
     if (pooling := fields.get("pooling")) is None:
         if adapter:
             raise InvalidRequest("`lora_path` goes with `pooling`: embedding models take none", field="lora_path")
-        return Embedding(requests, single, encoding == "base64", dimensions, ids)
+        return Embedding(requests, single, encoding == "base64", dimensions, ids, model)
     if pooling not in POOLS:
         raise InvalidRequest(f"`pooling` must be {' or '.join(POOLS)}", field="pooling")
     if dimensions is not None:
         raise InvalidRequest("`dimensions` is for embedding models: pooled states come whole", field="dimensions")
-    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64", ids=ids)
+    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64", ids=ids, model=model)
 
 
 def parse_encode(body: bytes) -> Embedding:

@@ -28,6 +28,8 @@ MAX_BODY_VALUES = 2**24
 MAX_TEXT_BYTES = 4 * 2**20
 MAX_TOKEN_ID = 2**31 - 1
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
+#: msgspec's words for a field that the body lacks.
+MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -72,6 +74,8 @@ def convert(fields: Mapping[str, Any], kind: type[T]) -> T:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         what, place = place_of(str(error))
+        if not place and (missing := MISSING.fullmatch(what)):
+            raise InvalidRequest(f"`{missing[1]}` is missing: it must be given", field=missing[1]) from None
         raise InvalidRequest(f"{place}: {what}" if place else what, field=place or None) from None
 
 

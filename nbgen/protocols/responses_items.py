@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, place_of
 from nbgen.protocols.responses_tools import full_name
 
 Item = dict[str, Any]
@@ -144,7 +144,8 @@ def _item(item: Item, field: str, place: int) -> Item:
     try:
         msgspec.convert(found, _Known)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{field}[{place}]: {error}", field=field) from None
+        what, inside = place_of(str(error))
+        raise InvalidRequest(f"{field}[{place}]{inside and f'.{inside}'}: {what}", field=field) from None
     return found
 
 
@@ -194,8 +195,12 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
             return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail") or "auto"}}
         case {"type": "input_image" | "input_file", "file_id": str()}:
             raise InvalidRequest("there are no uploaded files here: send an image as its URL", field="input")
+        case {"type": "input_image"}:
+            raise InvalidRequest("content of the type 'input_image' needs `image_url`, text", field="input")
         case {"type": "refusal", "refusal": str(text)}:
             return {"type": "refusal", "refusal": text}
         case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
-            return {"type": _TEXTS[kind], "text": text}
+            return {"type": _TEXTS[kind], _TEXTS[kind]: text}
+        case {"type": str(kind)} if kind in _TEXTS:
+            raise InvalidRequest(f"content of the type {kind!r} needs `text`, a text", field="input")
     return part

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, place_of
 from nbgen.protocols.responses_body import check_names
 
 Q = TypeVar("Q")
@@ -39,7 +39,8 @@ def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"in the query: {error}") from None
+        what, place = place_of(str(error))
+        raise InvalidRequest(f"{place} in the query: {what}", field=place) from None
 
 
 def check_included(arguments: Mapping[str, list[bytes]]) -> None:

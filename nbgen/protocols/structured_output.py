@@ -47,6 +47,8 @@ def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
     Several fields may hold the same grammar: clients send the fields of two versions of vLLM at once. Raises
     InvalidRequest naming the field.
     """
+    if fields.get("grammar") not in _UNSET:
+        raise InvalidRequest("`grammar` is llama.cpp's name for it: send the grammar as `ebnf`", field="grammar")
     asked = [(name, name, fields[name]) for name in GRAMMARS if name in fields]
     asked += [("response_format", *found) for found in _response_format(fields.get("response_format"))]
     if not isinstance(named := fields.get("structured_outputs") or {}, dict):

@@ -31,7 +31,7 @@ class MessagesHandler(AnthropicHandler, CallHandler):
     async def post(self) -> None:
         call, thoughts = await self.parsed(anthropic_messages.parse_message)
         (request,) = await self.ready(call)
-        self._message = anthropic_answer.Answer(request, self.model_name(call), thoughts=thoughts)
+        self._message = anthropic_answer.Answer(request, self.model_name(call.model), thoughts=thoughts)
         await self.generate([request], stream=call.stream)
 
     def whole(self, runs: list[Run]) -> bytes:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
+
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InternalError, Unavailable
 from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
@@ -66,15 +68,23 @@ def _vector(answer: Scored) -> EmbedOutput:
     raise InternalError("the engine answered without a vector")
 
 
+def _through(request: EmbeddingRequest, adapter: str | None) -> EmbeddingRequest:
+    """The request through the adapter, if any. (An embedding model takes none, and a text model refuses the rest.)"""
+    if adapter is None or isinstance(request, EmbedRequest):
+        return request
+    return msgspec.structs.replace(request, adapter=adapter)
+
+
 class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
-    """OpenAI's embeddings. The request's model name is ignored: one model is served."""
+    """OpenAI's embeddings. One model is served, so `model` matters only if it names an adapter."""
 
     names = {"prompt": "input", "input_ids": "input", "hidden_states": "pooling"}  # noqa: RUF012
 
     async def post(self) -> None:
-        call, model = await self.parsed(embeddings.parse_openai), self.engine.config.model
-        body = partial(embeddings.openai_body, call, model=model)
-        await self.serve(self.answer(call.requests, body, call.ids))
+        call = await self.parsed(embeddings.parse_openai)
+        adapter = self.adapter(call.model)
+        body = partial(embeddings.openai_body, call, model=self.model_name(call.model))
+        await self.serve(self.answer([_through(each, adapter) for each in call.requests], body, call.ids))
 
 
 class ClassesHandler(EmbeddingsHandler):

@@ -11,7 +11,7 @@ from traitlets.config import Configurable
 
 from nbgen.server.media_files import MediaFiles
 from nbgen.server.media_intake import MediaIntake
-from nbgen.server.media_urls import MediaUrls
+from nbgen.server.media_urls import ANY_HOST, MediaUrls, is_host
 from nbgen.server.standalone import StandaloneServerApp, is_loopback
 
 
@@ -31,6 +31,15 @@ class MediaOptions(Configurable):
         "'none' reads none. By default Jupyter's own folder, and none where the server listens on more than loopback "
         "or stands alone."
     ).tag(config=True)
+
+    @validate("allow_media_hosts")
+    def _names_alone(self, proposal: Any) -> list[str]:
+        hosts: list[str] = proposal["value"]
+        for host in hosts:
+            if host != ANY_HOST and not is_host(host):
+                words = "is not the name of one host, and nothing else: write images.example.org, or '*' for every one"
+                raise TraitError(f"allow_media_hosts: {host!r} {words}")
+        return hosts
 
     @default("media_root")
     def _notebooks(self) -> str:

@@ -177,3 +177,12 @@ def read_url(url: str) -> Place:
     shown = f"[{host}]" if ":" in host else host
     netloc = shown if port is None else f"{shown}:{port}"
     return Place(host, f"{parts.scheme}://{netloc}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else ""))
+
+
+def is_host(name: str) -> bool:
+    """Whether a URL's host can have this name."""
+    shown = f"[{name}]" if ":" in name else name
+    try:
+        return "*" not in name and read_url(f"http://{shown}/").host == name.lower()
+    except InvalidRequest:
+        return False

@@ -36,6 +36,17 @@ class OpenaiHandler(NbgenHandler):
         ours = super().as_ours(status, error)
         return renamed(ours, self.names) if isinstance(ours, InvalidRequest) else ours
 
+    def adapter(self, model: str) -> str | None:
+        """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for an unknown adapter."""
+        adapters, base = self.engine.adapters, self.engine.config.model
+        if (name := adapters.named(model)) is None and model.startswith(f"{base}:"):
+            adapters.check(model.removeprefix(f"{base}:"), field="model")
+        return None if model == base else name
+
+    def model_name(self, model: str) -> str:
+        """The model name in the answer: the caller's name of an adapter, or the served model's."""
+        return model if self.adapter(model) else self.engine.config.model
+
 
 class CallHandler(OpenaiHandler, GenerationHandler):
     """A completion or a chat. One model is served, so `model` matters only if it names an adapter."""
@@ -45,12 +56,12 @@ class CallHandler(OpenaiHandler, GenerationHandler):
     async def respond(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
         requests = self._cut(call, await self.ready(call))
-        self._answer_to = openai_answer.Answer(call, self.model_name(call))
+        self._answer_to = openai_answer.Answer(call, self.model_name(call.model))
         await self.generate(requests, stream=call.stream)
 
     async def ready(self, call: Call) -> list[GenerateRequest]:
         """The call's requests with adapters and media. Raises an error for those that are missing or not allowed."""
-        self.names, adapter = call.names, self._adapter(call.model)
+        self.names, adapter = call.names, self.adapter(call.model)
         fit = self.app.server_options.truncate
         requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter, fit=r.fit or fit) for r in call.requests]
         return await self.with_media(requests, call.media)
@@ -60,17 +71,6 @@ class CallHandler(OpenaiHandler, GenerationHandler):
         if not self.app.server_options.truncate:
             return requests
         return [msgspec.structs.replace(r, truncate=not call.chat, drop_oldest=call.chat) for r in requests]
-
-    def model_name(self, call: Call) -> str:
-        """The model name in the answer: the caller's name of an adapter, or the served model's."""
-        return call.model if self._adapter(call.model) else self.engine.config.model
-
-    def _adapter(self, model: str) -> str | None:
-        """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for an unknown adapter."""
-        adapters, base = self.engine.adapters, self.engine.config.model
-        if (name := adapters.named(model)) is None and model.startswith(f"{base}:"):
-            adapters.check(model.removeprefix(f"{base}:"), field="model")
-        return None if model == base else name
 
     def whole(self, runs: list[Run]) -> bytes:
         return self._answer_to.whole([run.samples for run in runs])
@@ -118,7 +118,7 @@ class ScoreHandler(CallHandler):
 
     def whole(self, runs: list[Run]) -> bytes:
         samples = [run.samples[0] for run in runs]
-        return scores.score_body(self._scoring, samples, self.model_name(self._scoring.call))
+        return scores.score_body(self._scoring, samples, self.model_name(self._scoring.call.model))
 
 
 class CardsHandler(OpenaiHandler):

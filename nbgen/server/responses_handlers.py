@@ -56,7 +56,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
         asked, conversations = self._asked, self.kept.conversations
         of = conversations.claim(body.conversation_id, asked.said, asked.input) if body.conversation_id else None
         run = super().start(request)
-        self._response = Response(self._asked, self.model_name(self._asked.call), run)
+        self._response = Response(self._asked, self.model_name(self._asked.call.model), run)
         self._rendered = self._response.answer()
         if body.kept:
             self.kept.add(self._response, run, asked.sizes)

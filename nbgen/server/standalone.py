@@ -13,7 +13,7 @@ from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
 from tornado.netutil import ssl_options_to_context
 from tornado.web import RequestHandler
-from traitlets import default
+from traitlets import TraitError, default, validate
 
 from nbgen.server.connections import LimitedHTTPServer
 from nbgen.server.engine_options import Count
@@ -33,6 +33,14 @@ class StandaloneServerApp(ServerApp):
     max_connections = Count(512, min=1, help="Connections that are open at a time; one more is refused.").tag(
         config=True
     )
+
+    @validate("port")
+    def _port_number(self, proposal: Any) -> int:
+        """Tornado would listen at the number's last 16 bits."""
+        port: int = proposal["value"]
+        if not 0 <= port < 2**16:
+            raise TraitError(f"port must be at least 0 (any free one) and at most 65535, got {port}")
+        return port
 
     def _create_loader(self, argv: Any, aliases: Any, flags: Any, classes: Any) -> OptionsAlone:
         return OptionsAlone(argv, aliases, flags, classes=classes, log=self.log, subcommands=self.subcommands)

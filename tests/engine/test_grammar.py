@@ -257,6 +257,25 @@ def test_a_grammar_that_cannot_be_is_refused_in_words(engine: Assembly, kind: st
     assert not re.search(r"\.cc|0x|Traceback|site-packages", raised.value.message)
 
 
+def test_any_json_may_be_asked_for_by_the_schema_true(engine: Assembly) -> None:
+    compiled = engine.grammars.submit(Grammar("json_schema", "true")).result()
+    for value in ("[1, null]", '"a"'):
+        ids = engine.admission._tokenizer.encode(value)
+        assert compiled.matcher().num_allowed(ids) == len(ids)
+    with pytest.raises(InvalidRequest, match=r"(?i)schema .*false"):
+        engine.grammars.submit(Grammar("json_schema", "false")).result()
+
+
+def test_llguidance_says_what_is_wrong_with_a_regex(tiny_model: Path) -> None:
+    engine = build(tiny_model, grammar_backend="llguidance")
+    try:
+        for regex, words in (("(", "unclosed group"), (r"(a)\1", "backreferences are not supported")):
+            with pytest.raises(InvalidRequest, match=words):
+                engine.grammars.submit(Grammar("regex", regex)).result()
+    finally:
+        engine.grammars.close()
+
+
 def test_who_does_not_read_larks_grammars_says_who_does(tiny_model: Path) -> None:
     engines = [build(tiny_model, grammar_backend=name) for name in ("xgrammar", "llguidance")]
     try:

@@ -13,9 +13,9 @@ from nbgen.notebook.private_server import PrivateServer
 
 def test_what_can_be_loaded_instead_stands_below_what_is_served() -> None:
     model = {"name": "a", "state": "ready", "loadable": ["a", "bundled", "b"]}
-    models = Models([{"id": "a"}, {"id": "adapter"}], model)
-    assert [entry["id"] for entry in models] == ["a", "adapter", "bundled", "b"]
-    assert [row["state"] for row in models._rows()] == ["loaded", "", "", ""]
+    models = Models([{"id": "a"}, {"id": "mine", "parent": "a"}], model)
+    assert [entry["id"] for entry in models] == ["a", "mine", "bundled", "b"]
+    assert [row["state"] for row in models._rows()] == ["loaded", "adapter", "", ""]
     stopped = Models([{"id": "a"}], {**model, "state": "stopped"})
     assert stopped._rows()[0] == {"model": "a", "state": "stopped"}
     assert "stopped" in stopped._repr_html_()

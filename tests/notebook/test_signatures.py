@@ -109,3 +109,11 @@ def test_every_option_has_a_type_and_a_line_of_help() -> None:
     assert "adapter: the name of a LoRA adapter" in (nbgen.generate.__doc__ or "")
     assert nbgen.generate.__doc__
     assert nbgen.generate.__doc__.startswith("The model's answer")
+
+
+def test_help_says_on_which_side_of_its_end_an_answer_ends(connected: PrivateServer) -> None:
+    def text(**ending: str) -> str:
+        return nbgen.generate("Hi", regex="abcdef", **ending).text
+
+    assert (text(stop="c"), text(stop_regex="[c]")) == ("ab", "abc")
+    assert (LINES["stop"][:10], LINES["stop_regex"][:9]) == ("end before", "end after")

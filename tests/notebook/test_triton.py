@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nbgen
+from nbgen.errors import InvalidRequest
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import RemoteClient
 
@@ -31,6 +32,13 @@ def test_texts_are_continued(triton: RemoteClient, expected: str) -> None:
     assert triton.models()[0]["id"] == triton.backend.model
     assert nbgen.generate("Once", **OPTIONS).text == expected
     assert nbgen.map(["Once"], progress=False, **OPTIONS).text.tolist() == [expected]
+
+
+@pytest.mark.parametrize("option", [{"regex": "[0-9]+"}, {"ebnf": 'root ::= "a"'}, {"json_schema": "{}"}, {"n": 2}])
+def test_an_option_that_triton_would_ignore_is_refused(triton: RemoteClient, option: dict[str, object]) -> None:
+    (name,) = option
+    with pytest.raises(InvalidRequest, match=f"a server of Triton has no option for {name}"):
+        nbgen.generate("Once", **OPTIONS, **option)
 
 
 def test_arrays_are_inferred(triton: RemoteClient, expected: str) -> None:

@@ -135,3 +135,10 @@ def test_sglang_gets_an_object_or_a_list_with_the_callers_ids() -> None:
         with pytest.raises(InvalidRequest) as refusal:
             parsed(parse_encode, text=["a", "b"], **wrong)
         assert refusal.value.field == field
+
+
+def test_a_text_that_was_to_be_cut_is_not_embedded_whole() -> None:
+    for unset in (None, -1):
+        assert parsed(parse_openai, input="a", truncate_prompt_tokens=unset).single
+    with pytest.raises(InvalidRequest, match="`truncate_prompt_tokens` is not supported"):
+        parsed(parse_openai, input="a", truncate_prompt_tokens=5)

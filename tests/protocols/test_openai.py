@@ -200,9 +200,23 @@ def test_a_call_of_the_old_form_is_refused_and_not_lost() -> None:
     assert refusal.value.field == "messages"
 
 
+def test_a_field_that_is_missing_is_the_one_that_is_wrong() -> None:
+    with pytest.raises(InvalidRequest, match=r"^`messages` is missing: it must be given$") as refusal:
+        parse_chat(b'{"max_tokens": 5}')
+    assert refusal.value.field == "messages"
+
+
 @pytest.mark.parametrize("part", [{"type": "file", "file": {"file_data": "x"}}, {"type": "input_file"}])
 def test_files_are_not_read(part: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"type '{part['type']}' is not read here: send its text"):
+        chat(messages=[{"role": "user", "content": [part]}])
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "text", "content": "x"}, {"type": "text", "text": None}, {"type": "refusal"}]
+)
+def test_a_text_that_is_not_there_is_no_empty_text(part: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=rf"messages\[0\].content\[0\].*needs `{part['type']}`, a text"):
         chat(messages=[{"role": "user", "content": [part]}])
 
 

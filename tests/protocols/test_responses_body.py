@@ -148,6 +148,9 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"input": []}, "input", "input must hold 1 to"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]}, "input", "is not read"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input", "uploaded"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "content": "x"}]}]}, "input", "needs `text`"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "needs `image_url`"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input", r"^input\[0\].role: Invalid enum value 'tool'$"),
         ({"input": [{"id": "x", "content": "y"}]}, "input", "has the type None"),
         ({"input": [{"type": "computer_call"}]}, "input", r"input\[0\].*'computer_call'"),
         ({"input": [{"role": "user"}]}, "input", r"input\[0\].*content"),
@@ -220,8 +223,9 @@ def test_queries_say_which_items_and_from_where() -> None:
     )
     assert parse_query({}, Retrieval) == Retrieval(stream=False, starting_after=-1)
     for wrong in ({"limit": [b"0"]}, {"limit": [b"101"]}, {"order": [b"up"]}, {"limit": [b"\xff"]}):
-        with pytest.raises(InvalidRequest, match="in the query"):
+        with pytest.raises(InvalidRequest, match=r"^(limit|order) in the query: [^$]*$") as refusal:
             parse_query(wrong, Page)
+        assert refusal.value.field == next(iter(wrong))
     assert parse_query({"include[]": [LOGPROBS.encode()]}, Page) == Page()
     for name in ("include", "include[]"):
         with pytest.raises(InvalidRequest, match="include has 'all'"):

@@ -30,7 +30,7 @@ LENIENT = {"x-guidance": {"lenient": True}}
         ({"structured_outputs": {"choice": ["a", "b"]}}, ("regex", "a|b")),
         ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ("ebnf", 'root ::= "a"')),
         ({"structured_outputs": None, "guided_json": None, "guided_regex": "", "regex": None}, None),
-        ({"guided_regex": None, "regex": "a"}, ("regex", "a")),
+        ({"guided_regex": None, "regex": "a", "grammar": ""}, ("regex", "a")),
         ({"guided_grammar": "a", "structured_outputs": {"grammar": "a"}}, ("ebnf", "a")),
         ({"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["a", "b"]}}, ("regex", "a|b")),
     ],
@@ -53,6 +53,7 @@ def test_vllms_structured_output_is_ours(fields: dict[str, Any], grammar: tuple[
         ({"guided_grammar": "a", "structured_outputs": {"grammar": "b"}}, "guided_grammar"),
         ({"guided_grammar": "a", "structured_outputs": {"regex": "a"}}, "guided_grammar"),
         ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
     ],
 )
 def test_what_structured_output_cannot_be_is_refused_by_its_name(fields: dict[str, Any], field: str) -> None:

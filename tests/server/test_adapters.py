@@ -185,6 +185,24 @@ def test_openai_names_an_adapter_as_a_model(
     assert (unknown.status_code, error["param"], error["message"][:27]) == (400, "model", "model: the adapter 'nobody'")
 
 
+def test_embeddings_are_made_through_the_adapter_that_the_model_names(server: Server, long_model: Path) -> None:
+    def embed(**fields: str) -> tuple[str, list[float]]:
+        answer = server.http.post("v1/embeddings", json={"input": PROMPT, "pooling": "mean", **fields}).json()
+        return answer["model"], answer["data"][0]["embedding"]
+
+    (base, plain), (_, adapted) = embed(), embed(lora_path="a")
+    assert plain != adapted
+    assert [embed(model=name) for name in ("a", f"{base}:a", "x", base)] == [
+        ("a", adapted),
+        (f"{base}:a", adapted),
+        (base, plain),
+        (base, plain),
+    ]
+    for model in (f"{long_model}:nobody", 5):
+        refused = server.http.post("v1/embeddings", json={"input": PROMPT, "pooling": "mean", "model": model})
+        assert (refused.status_code, refused.json()["param"]) == (400, "model")
+
+
 def test_triton_names_an_adapter_too(server: Server, long_model: Path, expected: dict[str | None, list[int]]) -> None:
     """As vLLM's back end does: a parameter, a tensor or one of `sampling_parameters`."""
     path = f"v2/models/{long_model.name}/generate"

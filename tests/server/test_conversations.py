@@ -118,7 +118,7 @@ def test_one_response_at_a_time_and_what_is_cancelled_was_not_said(patient: open
         ([HELLO] * 21, "at most 20"),
         ([{"type": "computer_call"}], r"items\[0\].*'computer_call'"),
         ([{"role": "user"}], r"items\[0\].*content"),
-        ([{**HELLO, "id": ["msg_0"]}], r"items\[0\].*`str`.*id"),
+        ([{**HELLO, "id": ["msg_0"]}], r"items\[0\]\.id: .*`str`"),
         ([{"role": "assistant", "content": [{"type": "input_image", "image_url": IMAGE}]}], "text only"),
         ([{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}], "uploaded"),
         ([{"type": "item_reference", "id": "msg_0"}], "no item 'msg_0'"),

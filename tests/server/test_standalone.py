@@ -131,6 +131,23 @@ def test_a_folder_that_is_not_there_is_a_wrong_option(option: str, folder: str) 
         NbgenApp(**{option: folder})
 
 
+@pytest.mark.parametrize("port", [-1, 2**16])
+def test_a_port_that_no_address_has_is_a_wrong_option(port: int) -> None:
+    with pytest.raises(TraitError, match=f"port must be .* at most 65535, got {port}"):
+        StandaloneServerApp(port=port)
+
+
+@pytest.mark.parametrize("host", ["https://a.example/", "a.example:443", "*.a.example", "a.example/x", "a b", ""])
+def test_a_host_of_media_that_no_url_could_have_is_a_wrong_option(host: str) -> None:
+    with pytest.raises(TraitError, match=r"allow_media_hosts: .* is not the name of one host"):
+        NbgenApp(allow_media_hosts=["b.example", host])
+
+
+def test_hosts_of_media_are_names_or_addresses() -> None:
+    hosts = ["A.example", "192.0.2.1", "2001:db8::1", "*"]
+    assert NbgenApp(allow_media_hosts=hosts).allow_media_hosts == hosts
+
+
 @pytest.mark.parametrize("name", ["--preferred-sampling-params", "--NbgenApp.preferred_sampling_params"])
 @pytest.mark.parametrize(
     "values",
