@@ -64,6 +64,7 @@ export class Chat {
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
+    this.element.addEventListener("focusin", ({ relatedTarget }) => this.element.contains(relatedTarget) || this.#renew());
     const parts = { frame: this.#frame, compose: this.#compose, conversation: this.#conversation, caller: this.#caller, senses: this.#senses };
     this.#answering = new Answering(model, { ...parts, retry: (turn) => this.#retry(turn) });
     this.#conversation.show();
@@ -183,6 +184,13 @@ export class Chat {
     if (!content.length) this.#frame.say("The message is empty: Cancel brings back what it was");
     else if (this.#free() && this.#variables.ready(area)) return this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }], true);
     return false;
+  }
+
+  /** Another model may have been loaded since: show its name, and the buttons for the files that it takes. */
+  async #renew() {
+    if (!this.#transport || this.#transport.needsKernel) return; // a kernel that is busy would not answer
+    const name = await this.#senses.renew();
+    if (!this.#answering.live) this.#frame.call(name);
   }
 
   /** Whether an answer may begin now; says why not. */

@@ -1,5 +1,5 @@
-// Maths between $…$, $$…$$, \(…\) and \[…\]: found before Markdown is, never inside code, and shown as MathML that is
-// built from temml's tree with allowed elements only.
+// Maths between $…$, $$…$$, \(…\), \[…\] and \begin{…}…\end{…}: found before Markdown is, never inside code, and shown
+// as MathML that is built from temml's tree with allowed elements only.
 
 import temml from "temml";
 import { h, scroller } from "./dom.js";
@@ -16,21 +16,30 @@ const PLAIN = /^[#\w.,%() +-]*$/;
 const OPTIONS = { trust: false, throwOnError: true, maxExpand: 200, maxSize: [20, 20] };
 const MAX_LENGTH = 5000;
 
+/** An environment up to its end, which stands before any other formula, code, or empty line. */
+const BEGUN = String.raw`\\begin\{(?<name>[A-Za-z]+\*?)\}(?:(?!\n[ \t]*\n|\\(?:begin|end)\{\k<name>\})[^$\x60]){0,5000}`;
+const ENVIRONMENT = String.raw`(${BEGUN}\\end\{\k<name>\})`;
+
 const INLINE = [
   [/^\\\(([\s\S]+?)\\\)/, false],
   [/^\\\[([\s\S]+?)\\\]/, true],
   [/^\$\$([^$]+?)\$\$/, true],
+  [new RegExp(`^${ENVIRONMENT}`), true],
   [/^\$(?!\s)((?:\\[^\n]|[^$\\\n])+?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?!\w))/, false], // no price, no $HOME:$PATH; but the $n$th
 ];
-const BLOCK = [/^ {0,3}\$\$([^$]+(?:\$[^$]+)*)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[((?:[^\\]|\\[^[\]])+)\\\][ \t]*(?:\n|$)/];
-// A block of maths that is still open takes all that follows, so that blank lines in it do not end it.
-const OPEN = /^ {0,3}(?:\$\$[ \t]*\n(?:[^$]|\$(?!\$))*|\\\[[ \t]*\n(?:[^\\]|\\(?!\]))*)$/;
-const PARAGRAPH_END = /\n(?: *(\n)| {0,3}(?:\$\$|\\\[))/g;
-const HEADING_END = /\n(?: {0,3}(?:\$\$|\\\[)|( *\n| {0,3}(?:=+|-+) *(?:\n|$)))/g;
+const BLOCK = [
+  /^ {0,3}\$\$([^$]+(?:\$[^$]+)*)\$\$[ \t]*(?:\n|$)/,
+  /^ {0,3}\\\[((?:[^\\]|\\[^[\]])+)\\\][ \t]*(?:\n|$)/,
+  new RegExp(String.raw`^ {0,3}${ENVIRONMENT}[ \t]*(?:\n|$)`),
+];
+// A block of maths that is still open takes all that follows, so that blank lines or list marks in it do not end it.
+const OPEN = [/^ {0,3}(?:\$\$[ \t]*\n(?:[^$]|\$(?!\$))*|\\\[[ \t]*\n(?:[^\\]|\\(?!\]))*)$/, new RegExp(`^ {0,3}${BEGUN}$`)];
+const PARAGRAPH_END = /\n(?: *(\n)| {0,3}(?:\$\$|\\\[|\\begin\{))/g;
+const HEADING_END = /\n(?: {0,3}(?:\$\$|\\\[|\\begin\{)|( *\n| {0,3}(?:=+|-+) *(?:\n|$)))/g;
 
 /** marked's options for text that may hold maths. */
 export const extensions = {
-  startInline: [(text) => text.search(/\$|\\[([]/)],
+  startInline: [(text) => text.search(/\$|\\(?:[([]|begin\{)/)],
   inline: [inline],
   startBlock: [startBlock],
   block: [block],
@@ -66,8 +75,7 @@ function block(text) {
     const found = pattern.exec(text);
     if (found) return { type: "maths", raw: found[0], tex: found[1], display: true };
   }
-  const open = OPEN.exec(text);
-  return open ? { type: "maths", raw: open[0], tex: null, display: true } : undefined;
+  return OPEN.some((pattern) => pattern.test(text)) ? { type: "maths", raw: text, tex: null, display: true } : undefined;
 }
 
 /** A formula as an element; its source if it cannot be shown. */

@@ -23,11 +23,22 @@ export class Senses {
 
   /** Show the buttons for the files that the model takes. */
   async offer() {
-    const { state, name, model } = (await this.#transport?.model().catch(() => null)) ?? {};
+    const { state, name, model } = await this.#ask();
     const media = model?.media ?? [];
     this.#unloaded = !model;
     this.#files().offer(media);
     return { known: state === "ready" && Boolean(model), name, media };
+  }
+
+  /** Show the buttons for a model that has been loaded since. Returns the model's name. */
+  async renew() {
+    const { name, model } = await this.#ask();
+    if (model) this.#files().offer(model.media ?? []);
+    return name;
+  }
+
+  async #ask() {
+    return (await this.#transport?.model().catch(() => null)) ?? {};
   }
 
   /**

@@ -119,6 +119,7 @@ test("dollars, braces and code that are no formula stay as they are", () => {
 test("a formula that is still open does not settle", () => {
   assert.equal(split("$$\na\n\nb").length, 0);
   assert.equal(split("text\n\n$$\na\n\nb").length, "text\n\n".length);
+  assert.equal(split("\\begin{align}\na\n- b\n").length, 0);
 });
 
 test("markup means what it says", () => {
@@ -209,6 +210,7 @@ test("what is repeated without end takes time in proportion to its length", () =
   for (const again of ["[a](", "**a ", "a\n\n", "$$a b\n"]) streamed(again.repeat(100_000 / again.length), 20_000);
   streamed("[\n".repeat(97_000), 200_000);
   lex("x\n$$a$$\n".repeat(25_000));
+  for (const again of ["\\begin{a}\n", "x\n\\begin{a}\n", "\\begin{a}\n\n"]) lex(`${again.repeat(20_000)}\\end{a}`);
   for (const again of ["a\n===\n", "a\n---\n"]) lex(again.repeat(125_000));
   assert.ok(process.cpuUsage(start).user < 8_000_000, "a minute and more where each looks at all that follows");
   assert.match(String(page("**bold** and `code`, [a](https://b.c) ".repeat(30))), /<strong>bold<\/strong>.*<code>.*<a /, "but not what people write");

@@ -17,6 +17,18 @@ test("an image is refused where it is known that the model takes none", async ()
   assert.deepEqual(await told({ state: "ready", name: "eyes", model: { media: ["image"] } }), ["", ["image"]]);
 });
 
+test("the buttons follow a model that is loaded later, and stay while none is", async () => {
+  const offered = [];
+  let state = { state: "ready", name: "small", model: { media: [] } };
+  const senses = new Senses(() => ({ offer: (media) => offered.push(media) }));
+  await senses.open({ model: async () => state });
+  state = { state: "ready", name: "eyes", model: { media: ["image"] } };
+  assert.equal(await senses.renew(), "eyes");
+  state = { state: "stopped", name: "eyes", model: null };
+  assert.equal(await senses.renew(), "eyes");
+  assert.deepEqual(offered, [[], ["image"]]);
+});
+
 test("an image goes to a model of which nothing is known, as one that is not loaded or that another server has", async () => {
   assert.deepEqual(await told({ state: "stopped", name: "small", model: null }), ["", []]);
   assert.deepEqual(await told({ state: "ready", name: "elsewhere", model: null }), ["", []]);

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from IPython.core import inputtransformer2
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
@@ -307,13 +308,15 @@ def one_line(lines: list[str]) -> list[str]:
     """An input transformer, before IPython looks for magics.
 
     `%%nbgen` may stand below comments, below which IPython knows no cell magic. Alone it gets a body, without which
-    IPython calls none. A question after a lone `%nbgen` loses its question mark, which IPython would take as a request
-    for help.
+    IPython calls none. It is called here: from code, IPython takes away what looks like a prompt (`>>>`, `In [1]:`),
+    but this is a question. A question after a lone `%nbgen` loses its question mark, which IPython would take as a
+    request for help.
     """
     first, *rest = below_comments("".join(lines)).splitlines(keepends=True) or [""]
     words, alone = first.split(), not "".join(rest).strip()
     if words[:1] == ["%%nbgen"]:
-        return [first.rstrip("\n") + "\n", *(["\n"] if alone else rest)]
+        cell = inputtransformer2.leading_indent([first.rstrip("\n") + "\n", *(["\n"] if alone else rest)])
+        return list(inputtransformer2.cell_magic(cell))
     asked = alone and words[:1] == ["%nbgen"] and len(words) > 1 and words[1].rstrip("?") not in ("", *ACTIONS)
     return [first.rstrip("? \n") + "\n"] if asked else lines
 

@@ -16,6 +16,10 @@ MARKDOWN = """Euler wrote $e^{i\\pi} = -1$ and
 
 $$\\frac{a}{b}$$
 
+\\begin{align*}
+c &= d
+\\end{align*}
+
 | a | b |
 |---|---|
 | 1 | 2 |
@@ -109,7 +113,7 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell_and_each_paragr
     panel.ask("hello")
     expect(panel.status).to_have_text("Answer ready, 9 tokens")
     answer = panel.answers.first
-    expect(answer.locator("math")).to_have_count(2)
+    expect(answer.locator("math")).to_have_count(3)
     assert answer.locator("mfrac").bounding_box()["height"] > 20, "the formula is laid out"
     expect(answer.get_by_role("cell")).to_have_count(2)
     page.get_by_role("button", name="Insert code in a cell below").click()

@@ -147,6 +147,19 @@ def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page, l
     notebook.leave()
 
 
+def test_who_goes_into_a_panel_finds_the_model_that_was_loaded_since(
+    seeing: Lab, seeing_model: Path, page: Page
+) -> None:
+    load(seeing, model="bundled")
+    notebook, panel = shown(seeing, page)
+    expect(page.locator(".nbgen-name")).to_have_text("bundled")
+    serving(seeing, seeing_model)
+    panel.message.click()
+    expect(page.locator(".nbgen-name")).to_have_text("qwen")
+    expect(page.get_by_role("button", name="Add images")).to_be_visible()
+    notebook.leave()
+
+
 def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
     load(lab)
     notebook, panel = shown(lab, page)

@@ -5,6 +5,7 @@ from playwright.sync_api import Page, ViewportSize, expect
 from tests.browser.conftest import VIEWPORT
 from tests.browser.lab import Lab, Notebook
 from tests.browser.panel import Panel, running, until
+from tests.browser.test_conversation import answer_with
 
 CHAT = "import nbgen\nnbgen.Chat(max_new_tokens=1500, ignore_eos=True)"
 #: A server of another kind keeps no chats.
@@ -12,6 +13,7 @@ OTHER_KIND = f"""import nbgen
 own = nbgen.connect()
 nbgen.connect(own.url, own.token, kind="openai")
 {CHAT.splitlines()[1]}"""
+BESIDE = "import ipywidgets, nbgen\nipywidgets.HBox([nbgen.Chat(height=220), nbgen.Chat(height=220)])"
 BELOW = "log => log.scrollHeight - log.scrollTop - log.clientHeight"
 #: Until the page has been drawn twice.
 FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
@@ -48,6 +50,21 @@ def test_the_end_stays_in_sight_where_a_panel_becomes_narrower_or_is_hidden_for_
     notebook.command("notebook:show-cell-outputs")
     until(lambda: log.evaluate(BELOW) == 200)
     expect(back).to_be_visible()
+    notebook.leave()
+
+
+def test_beside_other_widgets_it_keeps_its_width_whatever_is_written_in_it(lab: Lab, page: Page) -> None:
+    notebook = Notebook.of(page, lab, BESIDE)
+    notebook.run(0)
+    panels = notebook.cell(0).get_by_role("region", name="Chat")
+    expect(panels).to_have_count(2)
+    boxes = [panels.nth(i).bounding_box() for i in (0, 1)]
+    answer_with(page, f"```\n{'wide ' * 200}\n```")
+    panel = Panel(panels.first)
+    panel.ask("hello")
+    expect(panel.answers).to_contain_text("9 tokens")
+    assert [panels.nth(i).bounding_box() for i in (0, 1)] == boxes
+    assert boxes[0]["width"] == boxes[1]["width"]
     notebook.leave()
 
 

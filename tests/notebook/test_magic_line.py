@@ -91,6 +91,14 @@ def test_comments_may_stand_above(shell: InteractiveShell) -> None:
     assert "not found" in run(shell, "x = 1\n%%nbgen\nhi")[0]
 
 
+def test_what_looks_like_a_prompt_is_asked_as_it_stands(shell: InteractiveShell) -> None:
+    cell = ">>> add(1, 2)\n3\nIn [1]: x = 1\n... what comes next?"
+    run(shell, f"%%nbgen --max-new-tokens 1\n{cell}")
+    assert shell.user_ns["_"].messages[0]["content"] == cell
+    run(shell, "  %%nbgen --max-new-tokens 1\n  hi\n    there")
+    assert shell.user_ns["_"].messages[0]["content"] == "hi\n  there"
+
+
 def test_help_lists_all_options(shell: InteractiveShell) -> None:
     line, good = run(shell, "%nbgen --help")
     assert good

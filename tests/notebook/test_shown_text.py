@@ -15,7 +15,9 @@ from nbgen.notebook.turns import shown
 #: Texts, and what of them is maths: each formula, and whether it stands by itself.
 MATHS = Path(__file__).parents[2] / "js" / "test" / "maths.json"
 CODE = re.compile(r"(`+)[^`].*?\1", re.DOTALL)
-FORMULA = re.compile(r"\$\$(?P<display>[^$]+)\$\$|\$(?P<inline>(?:\\\$|[^$])+)\$")
+FORMULA = re.compile(
+    r"\$\$(?P<display>[^$]+)\$\$|\$(?P<inline>(?:\\\$|[^$])+)\$|(?P<environment>\\begin\{(\w+\*?)\}[^$]+\\end\{\4\})"
+)
 
 DOLLAR = "<span>&#36;</span>"
 BACKSLASH = "<span>&#92;</span>"
@@ -70,7 +72,9 @@ def test_dollars_are_maths_where_the_panel_says_so(text: str, markdown: str) -> 
 @pytest.mark.parametrize(("text", "formulas"), json.loads(MATHS.read_text()))
 def test_maths_is_what_the_panel_takes_for_it(text: str, formulas: list[list[Any]]) -> None:
     markdown = CODE.sub("", as_markdown(text))
-    found = [[one["display"] or one["inline"], one["display"] is not None] for one in FORMULA.finditer(markdown)]
+    found = [
+        [one["environment"] or one["display"] or one["inline"], not one["inline"]] for one in FORMULA.finditer(markdown)
+    ]
     assert [[_packed(tex), alone] for tex, alone in found] == [[_packed(tex), alone] for tex, alone in formulas]
 
 
