@@ -1,7 +1,7 @@
 """OpenAI's endpoints of any server: chat and completions, as vLLM, llama.cpp, Ollama and others serve them.
 
-Follows OpenAI's API reference (chat and completions, streaming). Options beyond it keep the names that SGLang and
-vLLM gave them; a server that does not know one says so.
+Follows OpenAI's API reference (chat and completions, streaming). Options beyond it have the names that SGLang and vLLM
+gave them, both where these differ: OpenAI's own server refuses what it does not know, others leave it out.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ NAMES = {name: name for name in (*_SAME, *_ALSO)} | {
     "sampling_seed": "seed",
     "json_schema": "response_format",
 }
+#: Grammars in SGLang's words, and their names in vLLM's `structured_outputs`.
+GRAMMARS = {"regex": "regex", "ebnf": "grammar"}
 #: The fields of a chat besides sampling options, by our names.
 CHAT = {
     "messages": "messages",
@@ -51,6 +53,8 @@ class OpenAIBackend:
             del params["max_tokens"]
         if "response_format" in params:
             params["response_format"] = _format(params["response_format"])
+        if named := {theirs: params[own] for own, theirs in GRAMMARS.items() if params.get(own) is not None}:
+            params["structured_outputs"] = named
         common = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **params}
         if "messages" in body:
             chat = {theirs: body[own] for own, theirs in CHAT.items() if own in body}

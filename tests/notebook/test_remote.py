@@ -168,6 +168,19 @@ def test_openais_options_have_its_names() -> None:
     assert SGLangBackend("m").run({"prompt": "x", "params": {"max_new_tokens": None}}).body["sampling_params"] == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "vllms"), [("regex", "yes|no", "regex"), ("ebnf", 'root ::= "no"', "grammar")]
+)
+def test_a_grammar_has_sglangs_name_and_vllms(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch, name: str, text: str, vllms: str
+) -> None:
+    body = OpenAIBackend("m").run({"prompt": "x", "params": {name: text}}).body
+    assert (body[name], body["structured_outputs"]) == (text, {vllms: text})
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    with closing(nbgen.connect(*place(connected), kind="openai")):
+        assert nbgen.generate("Is it?", **{name: text}).text in ("yes", "no")
+
+
 @pytest.mark.parametrize("kind", ["openai", "sglang"])
 def test_a_text_is_continued_for_as_long_in_every_dialect(
     connected: PrivateServer, monkeypatch: pytest.MonkeyPatch, kind: str
