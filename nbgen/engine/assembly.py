@@ -110,7 +110,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         engine,
         admission,
         runner,
-        load=lambda: _load(config, report, live)[1],
+        load=lambda: _known(*_load(config, report, live), model),
         provide=lambda runner: _provide(runner, model.context_length, size.anew(runner.device)),
         restore=lambda runner: _provide(runner, model.context_length, size.again(runner.device)),
     )
@@ -133,6 +133,25 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
         report("compiling the model", 0, 0)
         compile(runner)
     return loaded, runner
+
+
+def _known(loaded: loader.LoadedModel, runner: Runner, model: ModelInfo) -> Runner:
+    """The runner of a model that was loaded again. Raises ModelError if it is another than `model`.
+
+    Tokenizer, limits and what clients were told stay, and the model would read ids and positions that it does not have.
+    """
+    config = loaded.model.config
+    now = {
+        "model_type": config.model_type,
+        "vocab_size": config.get_text_config().vocab_size,
+        "context_length": loaded.context_length,
+    }
+    if other := next((name for name, value in now.items() if value != getattr(model, name)), None):
+        raise ModelError(
+            f"{model.name} is another model now than when it was loaded (its {other} is {now[other]}, and was "
+            f"{getattr(model, other)}): load it anew"
+        )
+    return runner
 
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:

@@ -27,13 +27,13 @@ def decode(data: memoryview, rate: int, place: str) -> np.ndarray:
     with decoding(data, "audio", place, sound_file.FORMATS):
         sound_file.check(data)
         samples, own = _read(data, place)
-    if not len(samples):
-        raise InvalidRequest(f"{place} has no samples", field="audio_data")
-    if own == rate:
-        return samples
-    import soxr
+    if own != rate:
+        import soxr
 
-    return soxr.resample(samples, own, rate)
+        samples = soxr.resample(samples, own, rate)
+    if not len(samples):
+        raise InvalidRequest(f"{place} has no samples at {rate} Hz", field="audio_data")
+    return samples
 
 
 def _read(data: memoryview, place: str) -> tuple[np.ndarray, int]:

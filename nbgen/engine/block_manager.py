@@ -129,7 +129,10 @@ class BlockManager:
             self._share_block(sequence, index, tuple(sequence.keys[end - self.block_size : end]))
 
     def free(self, sequence: Sequence) -> None:
-        """Take back all of the sequence's blocks; computed ones stay cached until their room is needed."""
+        """Take back all of the sequence's blocks; computed ones stay cached until their room is needed.
+
+        Those of a spoiled sequence are dropped, with the prefix that it reused: that may be what spoiled it.
+        """
         self.share(sequence)
         own = sequence.block_table[len(sequence.nodes) :]
         if own and self._shares(sequence) and self._keep_partial(sequence, own[0]):
@@ -137,6 +140,8 @@ class BlockManager:
         for block in own:
             self._free.append(block)
         self.cache.unlock(reversed(sequence.nodes))
+        if sequence.spoiled:
+            self.cache.drop(sequence.nodes)
         sequence.block_table, sequence.nodes = [], []
 
     def _copy(self, node: Node, sequence: Sequence, num_tokens: int) -> None:
@@ -148,7 +153,7 @@ class BlockManager:
 
     def _shares(self, sequence: Sequence) -> bool:
         """Whether others may use the sequence's blocks: not with input embeddings, which token ids do not identify."""
-        return self.caches_prefixes and sequence.embeds is None
+        return self.caches_prefixes and sequence.embeds is None and not sequence.spoiled
 
     def _share_block(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> None:
         parent, block = self._last(sequence), sequence.block_table[index]

@@ -110,15 +110,14 @@ class EmbeddingModel:
             states, *_ = self._states([list(PROBE), [*PROBE[:-1], PROBE[-1] + 1]], [])
         except Exception as error:  # a model may raise anything
             raise ModelError(f"{name} makes no vectors of texts: its model does not run on token ids alone") from error
-        before, after = states[:, 0]
-        return bool((before - after).abs().max() > NOISE * before.abs().max())
+        return _differ(*states[:, 0])
 
     @torch.inference_mode()
     def _minds_padding(self) -> bool:
         """Whether padding changes a text's vector: a model may mix all positions of a row."""
         short, long = list(PROBE), list(PROBE) * 4
         (alone,), (beside, _) = (self._pool(*self._states(texts, [])) for texts in ([short], [short, long]))
-        return bool((alone - beside).abs().max() > NOISE * alone.abs().max())
+        return _differ(alone, beside)
 
     def close(self) -> None:
         """Free the weights."""
@@ -140,6 +139,11 @@ class EmbeddingModel:
                 return states.masked_fill(~inside, float("-inf")).amax(dim=1)
             case _:
                 return states.masked_fill(~inside, 0.0).sum(dim=1) / lengths[:, None]
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether vectors differ by more than `NOISE` on average: many encoders give one number that is always huge."""
+    return bool((one - other).abs().mean() > NOISE * one.abs().mean())
 
 
 def is_embedding(config: EngineConfig, report: checkpoint.Report) -> bool:

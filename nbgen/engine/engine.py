@@ -299,6 +299,7 @@ class Engine:
     def _advance(self, sequence: Sequence, token: int, numbers: Numbers | None) -> GenerateOutput:
         """Add a token to its sequence; `numbers` are its log-probabilities."""
         if token == NO_TOKEN:
+            sequence.spoiled = sequence.matcher is None  # a grammar forbids tokens of finite scores
             return self._fail(sequence, sequence.why_no_token)
         logprobs = self._logprobs.output(sequence, token, numbers)
         if sequence.budget == 0:

@@ -12,6 +12,11 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media, Tensor
 from nbgen.tensor_spec import ELEMENT_BYTES
 
+#: How the names of tensors end that tell how many patches media are cut into, by time, height and width.
+GRIDS = ("grid_thw", "grid_thws", "grid_hw", "spatial_shapes")
+#: The most patches that a token stands for: models join 4, or 16 with those of other frames.
+PATCHES = 64
+
 
 def prompt(
     request: GenerateRequest, encode: Callable[[str], list[int]], placeholders: Mapping[int, str]
@@ -34,6 +39,7 @@ def prompt(
         ids = request.input_ids
     else:
         ids = encode(request.text or "") if own is None else own.flatten().tolist()
+    _check_grids(inputs, len(ids), f"{media[0].type}_data")
     counts = Counter(map(placeholders.get, ids))
     for kind, feature in features.items():
         if len(feature) != counts[kind]:
@@ -54,6 +60,20 @@ def _check(request: GenerateRequest) -> None:
         )
     if request.messages is not None:
         raise InvalidRequest("media given as tensors need a prompt given as input_ids or text", field="messages")
+
+
+def _check_grids(inputs: Mapping[str, torch.Tensor], tokens: int, field: str) -> None:
+    """Raise InvalidRequest for a grid of more patches than so many tokens can stand for.
+
+    Towers first make positions of all patches that a grid tells of, however few numbers came with it.
+    """
+    for name, grid in inputs.items():
+        if name.endswith(GRIDS) and not grid.double().abs().clamp(min=1).prod(-1).sum() <= PATCHES * tokens:
+            raise InvalidRequest(
+                f"{name} tells of more patches than the prompt's {tokens} tokens stand for, at most {PATCHES} each: "
+                "send it as the processor made it for this prompt",
+                field=field,
+            )
 
 
 def _tensor(tensor: Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ Decoding may hang or crash the process that does it: `media_decoder` lets anothe
 
 import io
 
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
@@ -18,6 +18,16 @@ PROMPT_PIXELS = 100_000_000
 MAX_SIDE = 16_384
 #: The greatest ratio of the sides: models enlarge the shorter side to what they need, however long the other becomes.
 MAX_RATIO = 200
+#: How a picture is turned upright, by its orientation in Exif; by any other it is upright.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def decode(data: memoryview, place: str) -> Image.Image:
@@ -26,10 +36,16 @@ def decode(data: memoryview, place: str) -> Image.Image:
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             check_size(image.size, place)
-            return _rgb(ImageOps.exif_transpose(image))
+            return _rgb(_upright(image))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             words = f"{place} has far more than {MAX_PIXELS // 10**6} megapixels, the most that is decoded"
             raise InvalidRequest(words, field="image_data") from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its camera was held. Pillow's own also writes Exif anew, and fails where any other field is odd."""
+    turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if turn is None else image.transpose(turn)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -227,14 +227,14 @@ def _model(
 ) -> tuple["PreTrainedModel", int]:
     """The model that `auto` makes, on its device, and the number of its parameters."""
     (folder, held, packing), on = source, device.named(config.device)
-    model_size.check_memory(folder, config.quantization, on, config.model)
+    dtype = _dtype(config, on, architecture.get_text_config().dtype)
+    model_size.check_memory(config, architecture, held, dtype, on)
     with foreign_errors(config.model, "configuration", folder):
         model_size.check(architecture, auto, folder, held, config.model)
     bytes_loaded = weights_progress(held, checkpoint.weight_bytes(folder), report)
     with foreign_errors(config.model, "weights"), bytes_loaded:
         written_out = packing is None and dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
-        dtype = _dtype(config, on, architecture.get_text_config().dtype)
         with experts.left_alone() if on.type == "cpu" else nullcontext():
             if packing is not None:
                 again = config.quantization is not None

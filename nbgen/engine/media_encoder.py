@@ -36,6 +36,11 @@ TYPE_NUMBERS = {"image": 1, "video": 2, "audio": 3}
 TOWERS = {"image": "vision_config", "video": "vision_config", "audio": "audio_config"}
 #: The refusal where a decoder takes arguments, or masks, that no step here could give it.
 UNKNOWN = InvalidRequest("this model reads media in a way that is not served; it takes text", field="image_data")
+#: The refusal of media of which a tower, or whoever computed embeddings, makes NaN or infinity.
+NOT_FINITE = InvalidRequest(
+    "the model makes no finite numbers of these media: they hold NaN, infinity, or far larger numbers than it takes",
+    field="image_data",
+)
 
 
 @dataclass
@@ -51,6 +56,12 @@ class Encoded:
     visual: torch.Tensor | None = None
     deep: list[torch.Tensor] = field(default_factory=list)
     rows: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers are. If not, keys and values would not be either, of words before the media too."""
+        numbers = [self.embeds, *self.deep, *self.rows.values()]
+        return all(bool(each.isfinite().all()) for each in numbers if each.is_floating_point())
 
 
 class _Reached(Exception):
@@ -102,6 +113,8 @@ class MediaEncoder:
             encoded.visual, encoded.deep = arguments[DEEP_MASK][0], list(arguments[DEEP])
         for kind, feature in prompt.features.items():
             self._place(encoded, ids[0], kind, feature)
+        if not encoded.is_finite:
+            raise NOT_FINITE
         positions = arguments.get("position_ids")
         if positions is not None:
             positions = positions.flatten(0, -2)[-3:]

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from nbgen.engine import memory
-from nbgen.engine.checkpoint import weight_bytes
 from nbgen.engine.quantized_checkpoint import description
 from nbgen.engine.shape_functions import import_shape_functions
+from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.safetensors_file import Entry
 
@@ -22,7 +22,7 @@ OTHERS = 2
 #: The fewest bits of a weight in a quantized checkpoint, and the bits of a weight by `quantization`.
 FEWEST_BITS = 2
 BITS = {"int8": 8, "int4": 4}
-#: The most bits of a weight in files.
+#: The most bits of a weight.
 WIDEST = 32
 
 
@@ -46,12 +46,19 @@ def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Entry], na
         )
 
 
-def check_memory(folder: Path, quantization: str | None, device: torch.device, name: str) -> None:
-    """Raises ModelError for weights that would not fit into the memory even if it were empty. A GPU says so itself."""
+def check_memory(
+    config: EngineConfig, architecture: Any, held: dict[str, Entry], dtype: torch.dtype | str, device: torch.device
+) -> None:
+    """Raises ModelError for weights that would not fit into the memory even if it were empty. A GPU says so itself.
+
+    `dtype` is the type to load in, or "auto" for the checkpoint's own, as `architecture` tells it.
+    """
     if device.type != "cpu":
         return
-    _, total = memory.device_memory(device)
-    least = weight_bytes(folder) * BITS.get(quantization or "", WIDEST) / WIDEST
+    name, quantization, (_, total) = config.model, config.quantization, memory.device_memory(device)
+    own = dtype if isinstance(dtype, torch.dtype) else architecture.get_text_config().dtype
+    bits = BITS.get(quantization or "") or (8 * own.itemsize if isinstance(own, torch.dtype) else WIDEST)
+    least = sum(min(tensor.nbytes, tensor.numel * bits / 8) for tensor in held.values())
     if least > total:
         smaller = "" if quantization == "int4" else ", or fewer bits (quantization='int4')"
         raise ModelError(

@@ -159,6 +159,13 @@ class PrefixCache:
                 self._remove(node)
                 return
 
+    def drop(self, path: Sequence[Node]) -> None:
+        """Give back the blocks of a path from a root, from its end on, up to one that others use or that leads on."""
+        for node in reversed(path):
+            if node.locks or node.children:
+                return
+            self._remove(node)
+
     def flush(self) -> None:
         """Give back every block that nobody uses."""
         while self.num_evictable:

@@ -91,6 +91,8 @@ class Sequence:
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    #: Whether its keys and values may not be finite, so that nobody else may use them.
+    spoiled: bool = False
     #: The slot of its recurrent state while it runs, if the model has any.
     state_slot: int | None = None
     #: Token counts: when so many tokens are computed, a snapshot of that state is kept for other sequences.

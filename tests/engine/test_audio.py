@@ -94,6 +94,18 @@ def test_a_chat_with_a_sound_goes_through_the_models_template(served: Served) ->
     assert served.answers(request) == [served.expected(text, [sound(440)])]
 
 
+def test_a_sound_that_is_no_numbers_leaves_nothing_to_those_that_begin_alike(served: Served) -> None:
+    text, broken = f"Now hear {served.family.placeholder}, and say.", sound(440)
+    broken[100] = np.nan
+    refused, next_one = (
+        GenerateRequest(rid="alike", text=text, media=[media(each)], params=PARAMS) for each in (broken, sound(440))
+    )
+    reason = generate(served.assembly, [refused])["alike"][-1].finish_reason
+    assert reason.status == 400
+    assert "no finite numbers of these media" in reason.message
+    assert served.answers(next_one) == [served.expected(text, [sound(440)])]
+
+
 @pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG", "MP3"])
 def test_a_sound_becomes_mono_at_the_models_rate(form: str) -> None:
     stereo = np.stack([sound(440), np.zeros_like(sound(440))], axis=1)
@@ -113,5 +125,6 @@ def test_what_is_no_sound_is_refused() -> None:
         audio.decode(whole[:20], RATE, "audio 1")
     with pytest.raises(InvalidRequest, match="lasts 601 s; at most 600 s"):
         audio.decode(media(np.zeros(601 * 1000), 1000, "FLAC").data, RATE, "audio 1")
-    with pytest.raises(InvalidRequest, match="no samples"):
-        audio.decode(media(np.zeros(0)).data, RATE, "audio 1")
+    for empty, rate in ((np.zeros(0), RATE), (np.zeros(1), 12 * RATE)):
+        with pytest.raises(InvalidRequest, match="no samples"):
+            audio.decode(media(empty, rate).data, RATE, "audio 1")

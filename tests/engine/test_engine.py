@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from nbgen.engine import stop_regex
@@ -301,6 +302,20 @@ def test_not_finite_scores_end_the_one_request(tiny_engine: Assembly, idle) -> N
     assert outputs["bad"][-1].finish_reason.type == "error"
     assert ids(outputs["good"]) == alone
     idle()
+
+
+def test_what_spoils_one_request_spoils_none_that_begins_like_it(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, tie_word_embeddings=False)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][250] = float("nan")  # as where a vocabulary was enlarged
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assembly, begin = build(folder), [*range(10, 90)]
+    bad = GenerateRequest(rid="bad", input_ids=[*begin, 250, 7], params=greedy())
+    good = GenerateRequest(rid="good", input_ids=[*begin, 9, 7], params=greedy())
+    assert generate(assembly, [bad])["bad"][-1].finish_reason.type == "error"
+    assert ids(generate(assembly, [good])["good"]) == ids(generate(build(folder), [good])["good"]) != []
+    status = assembly.engine.status()
+    assert (status.blocks_free, status.running) == (status.blocks_total, 0)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss"])

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers.image_transforms import convert_to_rgb
 
 from nbgen.engine import image
@@ -15,7 +15,7 @@ from tests.conftest import at_least
 from tests.engine.image_requests import picture
 
 #: Of Exif.
-ORIENTATION, QUARTER_TURN = 0x0112, 6
+ORIENTATION, QUARTER_TURN, RESOLUTION = 0x0112, 6, 0x011A
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,23 @@ def test_of_an_animation_the_first_frame_is_seen_and_a_photo_is_upright() -> Non
     exif = Image.Exif()
     exif[ORIENTATION] = QUARTER_TURN
     picture(1, 90, 60).save(buffer := io.BytesIO(), "JPEG", exif=exif)
+    assert image.decode(memoryview(buffer.getvalue()), "image 1").size == (60, 90)
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_photo_is_as_upright_as_pillow_has_it(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    picture(1, 9, 6).save(buffer := io.BytesIO(), "PNG", exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(buffer))
+    assert image.decode(memoryview(buffer.getvalue()), "image 1").tobytes() == upright.tobytes()
+
+
+@pytest.mark.parametrize(("kind", "value"), [(7, b"abcd"), (9, struct.pack("<i", -5))])
+def test_a_photo_whose_camera_wrote_another_field_oddly_is_upright_all_the_same(kind: int, value: bytes) -> None:
+    fields = struct.pack("<HHIHHHHI", ORIENTATION, 3, 1, QUARTER_TURN, 0, RESOLUTION, kind, {7: 4, 9: 1}[kind])
+    told = b"II*\0" + struct.pack("<IH", 8, 2) + fields + value + bytes(4)
+    picture(1, 90, 60).save(buffer := io.BytesIO(), "JPEG", exif=b"Exif\0\0" + told)
     assert image.decode(memoryview(buffer.getvalue()), "image 1").size == (60, 90)
 
 

@@ -5,6 +5,7 @@ from unittest import mock
 import pytest
 import torch
 
+from nbgen.engine import given_media
 from nbgen.engine.media_encoder import MediaEncoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.processor import READS_SPECIAL_TOKENS_AS_TEXT, Processor
@@ -159,6 +160,15 @@ def test_what_the_processor_made_is_taken(served: Served) -> None:
         GenerateRequest(rid="own", text="", media=[item], params=PARAMS),
     ]
     assert served.answers(*requests) == [served.reference.answer(text, [image])] * 2
+
+
+@pytest.mark.parametrize("grid", [(1, 5000, 5000), (0, 5000, 5000), (1, -5000, 5000), (2**40, 2**40, 1)])
+def test_a_grid_of_more_patches_than_the_prompt_has_places_for_is_refused(grid: tuple[int, ...]) -> None:
+    given = {"pixel_values": torch.zeros(4, 12), "image_grid_thw": torch.tensor([grid])}
+    item = Media(type="image", format="processor_output", tensors=tensors(given))
+    request = GenerateRequest(rid="g", input_ids=[1, 9, 2], media=[item])
+    with pytest.raises(InvalidRequest, match="image_grid_thw tells of more patches than the prompt's 3 tokens"):
+        given_media.prompt(request, list, {9: "image"})
 
 
 def test_what_is_embedded_already_is_taken(served: Served) -> None:

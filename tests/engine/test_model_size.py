@@ -1,6 +1,7 @@
 """Configurations of larger models than the files hold, and files larger than the memory, are refused before reading."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,16 @@ def test_weights_that_no_memory_holds_are_refused(tiny_model: Path, monkeypatch:
     monkeypatch.setattr(memory, "device_memory", lambda *_: (10**4, 10**4))
     with pytest.raises(ModelError, match=r"here: use a smaller model$"):
         build(tiny_model, quantization="int4")
+
+
+@pytest.mark.parametrize(("own", "dtype"), [("float32", "bfloat16"), ("bfloat16", "auto")])
+def test_weights_of_32_bits_that_are_kept_in_16_may_take_more_than_there_is(
+    own: str, dtype: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    edit(folder / "config.json", dtype=own)
+    size = (folder / "model.safetensors").stat().st_size
+    monkeypatch.setattr(memory, "device_memory", lambda *_: (size * 3 // 4, size * 3 // 4))
+    assert build(folder, dtype=dtype).model.parameters > 0
+    with pytest.raises(ModelError, match="use a smaller model"):
+        build(folder, dtype="float32")

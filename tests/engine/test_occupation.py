@@ -1,17 +1,21 @@
 """Memory is given back and taken again, and the text is the same after as before."""
 
+import shutil
 import weakref
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from nbgen.engine import kv_cache
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest, ModelError
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
 from tests.engine.image_requests import media, picture
 from tests.engine.multimodal import MULTIMODAL, save
@@ -81,6 +85,33 @@ def test_memory_comes_back_in_the_order_that_makes_sense(assembly: Assembly) -> 
     occupation.resume({"kv_cache", "weights"})
     occupation.resume({"kv_cache", "weights"})
     assert len(ids(generate(assembly, [REQUEST])["r"])) == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vocab_size": 100}, "vocab_size is 100, and was 260"),
+        ({"max_position_embeddings": 16}, "context_length is 16, and was 512"),
+        ({"model_type": "mistral"}, "model_type is mistral, and was llama"),
+    ],
+)
+def test_another_model_in_the_same_folder_is_not_resumed(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    assembly = build(save_model(tmp_path / "model"))
+    assembly.occupation.release({"kv_cache", "weights"})
+    shutil.rmtree(tmp_path / "model")
+    save_model(tmp_path / "model", **change)
+    with pytest.raises(ModelError, match=f"{words}.: load it anew"):
+        assembly.occupation.resume({"kv_cache", "weights"})
+    assert assembly.occupation.released == {"kv_cache", "weights"}
+
+
+def test_trained_weights_in_the_same_folder_are_resumed(tmp_path: Path) -> None:
+    assembly = build(folder := save_model(tmp_path / "model"))
+    assembly.occupation.release({"kv_cache", "weights"})
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: weight * 1.1 for name, weight in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    assembly.occupation.resume({"kv_cache", "weights"})
+    assert ids(generate(assembly, [REQUEST])["r"]) == ids(generate(build(folder), [REQUEST])["r"])
 
 
 def test_what_cannot_be_resumed_holds_no_memory_and_may_be_resumed_later(
