@@ -79,16 +79,6 @@ class _References:
         self._names: dict[str, str] = {}
         self.one_of = OneOf(self.seen, _with_type)
 
-    def target(self, reference: str) -> Any:
-        """The schema at the end of a chain of references. Raises GrammarError if there is none."""
-        found, before = self._found(reference), {reference}
-        while isinstance(found, dict) and isinstance(found.get("$ref"), str):
-            if (reference := found["$ref"]) in before:
-                raise leads_back(reference)
-            before.add(reference)
-            found = self._found(reference)
-        return found
-
     def _found(self, reference: str) -> Any:
         """The direct target of a reference, in the keywords of the newest draft."""
         found = resolve(reference, self._schema)
@@ -111,12 +101,20 @@ class _References:
                 return _with_branches(node)
         return node
 
+    def merged(self, node: Schema) -> Schema:
+        """The node with its `allOf` merged, and each reference with the keywords beside it. Raises GrammarError."""
+        for _ in range(MAX_REFERENCES):
+            node = _without_all_of(self.joined(node))
+            if not isinstance(node.get("$ref"), str) or not _beside(node, "$ref"):
+                return node
+        raise leads_back(node["$ref"])
+
     def joined(self, node: Schema) -> Schema:
         """A reference merged with the keywords beside it. It stays a reference if they only repeat its type."""
         others = _beside(node, "$ref")
         if not isinstance(node.get("$ref"), str) or not others:
             return node
-        found = self.target(node["$ref"])
+        found = self._found(node["$ref"])
         types = found.get("type") if isinstance(found, dict) else None
         if others.keys() == {"type"} and types and set(listed(types)) <= set(listed(others["type"])):
             return {key: value for key, value in node.items() if key != "type"}
@@ -144,8 +142,7 @@ def _modern(schema: Any) -> Any:
 def _rewritten(node: Any, references: _References) -> Any:
     if not isinstance(node, dict):
         return node
-    node = _without_all_of(references.joined(node))
-    node = _with_branches(node)
+    node = _with_branches(references.merged(node))
     if isinstance(branches := node.get("oneOf"), list):
         others = {key: value for key, value in node.items() if key != "oneOf"}
         node = others | {"anyOf": references.one_of.exclusive(branches)}
@@ -195,12 +192,17 @@ def _with_branches(node: Schema) -> Schema:
 
 
 def _with_room(node: Schema) -> Schema:
-    """The node with contents added to arrays and objects that only have a size, and `true` and `false` replaced."""
+    """The node with contents added to arrays and objects that only have a size, and `true` and `false` replaced.
+
+    Names beside those of patterns are left out.
+    """
     for sizes, fills, filling in ROOM:
         if any(name in node for name in sizes) and not any(name in node for name in fills):
             node = node | {filling: {}}
     if isinstance(places := node.get("prefixItems"), list):
         node = node | {"prefixItems": [{} if each is True else each for each in places]}
+    if node.get("patternProperties"):  # else other names could be those of a pattern, or named ones
+        node = {key: value for key, value in node.items() if key not in OPEN[:2]}
     if node.get("propertyNames") is True:
         node = {key: value for key, value in node.items() if key != "propertyNames"}
     names = node.get("properties")
