@@ -18,6 +18,7 @@ from nbgen.engine.json_types import BOUNDS, listed, steps_within, types_of_value
 from nbgen.engine.listed_values import without_multiples, without_repeats
 from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OPEN, OneOf, Schema, with_tags
+from nbgen.engine.other_names import REST, with_other_names
 from nbgen.engine.schema_keywords import check_keywords
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
@@ -149,7 +150,7 @@ def _rewritten(node: Any, references: _References) -> Any:
     if isinstance(node.get("$ref"), str):
         node = node | {"$ref": references.place(node["$ref"])}
     node = without_repeats(without_multiples(_with_values(node)), lambda items: _values_of(references.seen(items)))
-    node = _with_required(_with_room(with_whole_bounds(_with_type(node))))
+    node = with_other_names(_with_required(_with_room(with_whole_bounds(_with_type(node)))))
     if implies_length(node):
         node = {key: value for key, value in node.items() if key != "minLength"}
     _check_patterns(node)
@@ -202,7 +203,7 @@ def _with_room(node: Schema) -> Schema:
     if isinstance(places := node.get("prefixItems"), list):
         node = node | {"prefixItems": [{} if each is True else each for each in places]}
     if node.get("patternProperties"):  # else other names could be those of a pattern, or named ones
-        node = {key: value for key, value in node.items() if key not in OPEN[:2]}
+        node = {key: value for key, value in node.items() if key not in REST}
     if node.get("propertyNames") is True:
         node = {key: value for key, value in node.items() if key != "propertyNames"}
     names = node.get("properties")
@@ -249,9 +250,8 @@ def _with_type(node: Schema) -> Schema:
 
 def _with_required(node: Schema) -> Schema:
     """The node with each required name among `properties`; one that is not described may have any value."""
-    names = node.get("properties")
-    names = names if isinstance(names, dict) else {}
-    closed = node.get("additionalProperties") is False
+    names = node["properties"] if isinstance(node.get("properties"), dict) else {}
+    closed = any(node.get(name) is False for name in REST)
     if "propertyNames" in node and (names or "patternProperties" in node or node.get("required") or closed):
         raise GrammarError("`propertyNames` would not be held to beside named properties, or none: leave it out")
     for pattern in node.get("patternProperties") or ():
