@@ -256,8 +256,8 @@ def _with_required(node: Schema) -> Schema:
         raise GrammarError("`propertyNames` would not be held to beside named properties, or none: leave it out")
     for pattern in node.get("patternProperties") or ():
         meant = _meant(node["patternProperties"][pattern])
-        if both := next((name for name in names if _meant(names[name]) != meant and _may_match(pattern, name)), None):
-            raise GrammarError(f"{both!r:.80} is of `properties` and of `patternProperties`: leave one of them out")
+        if both := [name for name in names if _meant(names[name]) != meant and _may_match(pattern, name)]:
+            raise GrammarError(f"{both[0]!r:.80} is of `properties` and of `patternProperties`: leave one of them out")
     required = node.get("required")
     missing = [name for name in required if name not in names] if isinstance(required, list) else []
     if not missing:
