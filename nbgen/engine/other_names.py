@@ -25,10 +25,28 @@ def with_other_names(node: Schema) -> Schema:
 
 
 def _others(names: Collection[str]) -> str:
-    """A pattern of all texts but these names."""
+    """A pattern of all texts but these names: what some of them begin with, and what goes on otherwise."""
+    begun = _begun(names)
+    return f"(?:{'' if begun is None else begun + '|'}{_going_on(names)}{_ANY}*)"
+
+
+def _begun(names: Collection[str]) -> str | None:
+    """A pattern of the texts that names begin with and that are none of them; None if there are none."""
+    rests = ((re.escape(first), _begun(rest)) for first, rest in _rests(names).items())
+    choices = [*([] if "" in names else [""]), *(first + rest for first, rest in rests if rest is not None)]
+    return f"(?:{'|'.join(choices)})" if choices else None
+
+
+def _going_on(names: Collection[str]) -> str:
+    """A pattern of the shortest texts that none of the names begins with."""
+    rests = _rests(names)
+    other = f"[^{''.join(map(re.escape, rests))}]" if rests else _ANY
+    return f"(?:{'|'.join([other, *(re.escape(first) + _going_on(rest) for first, rest in rests.items())])})"
+
+
+def _rests(names: Collection[str]) -> dict[str, list[str]]:
+    """What follows in the names, by their first letter."""
     rests: dict[str, list[str]] = {}
     for name in filter(None, names):
         rests.setdefault(name[0], []).append(name[1:])
-    other = f"[^{''.join(map(re.escape, rests))}]" if rests else _ANY
-    begun = [re.escape(first) + _others(rest) for first, rest in rests.items()]
-    return f"(?:{'|'.join([*([] if '' in names else ['']), f'{other}{_ANY}*', *begun])})"
+    return rests
