@@ -58,6 +58,7 @@ BOOKKEEPING = {
     "structural_tag",
     "json_types",
     "one_of",
+    "other_names",
     "stop_regex",
     "python_regex",
 }

@@ -36,8 +36,6 @@ MOST_THREADS = 4
 GREAT = re.compile(r"\{(\d+,)?\d{3,},?\}")
 #: Styles of a structural tag's JSON that write strings as text at every level; others do so in an object's properties.
 AS_TEXT = ("gemma",)
-#: Precedes a grammar that is to be compiled again; no JSON begins with it.
-AGAIN = b"\0"
 
 NO_RULES = "it has no rule like `root ::= ...`: for Lark's grammars start the server with --grammar-backend=llguidance"
 
@@ -50,6 +48,8 @@ class XGrammarBackend:
     def __init__(self, tokenizer: xgrammar.TokenizerInfo, eos_ids: list[int], threads: int = 1) -> None:
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
+        vocabulary = tokenizer.decoded_vocab if eos_ids else []
+        self._ends = {i: bytes(vocabulary[i]).decode("utf-8", "replace") for i in eos_ids if i < len(vocabulary)}
         self._compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=threads, cache_enabled=False)
 
     @classmethod
@@ -85,17 +85,21 @@ class XGrammarBackend:
         if not matcher.allows_any() or (grammar.kind == "json_schema" and matcher.may_end):
             raise GrammarError("it matches no text at all")
         if time.process_time() - began < QUICK:
-            return AGAIN + msgspec.json.encode(grammar)
+            return msgspec.msgpack.encode((grammar, ""))
         with _told_of_memory():
-            return compiled.serialize_json().encode()
+            return msgspec.msgpack.encode((grammar, compiled.serialize_json()))
 
     def load(self, compiled: bytes) -> CompiledXGrammar:
+        grammar, made = msgspec.msgpack.decode(compiled, type=tuple[Grammar, str])
         with _told_of_memory():
-            if compiled.startswith(AGAIN):
-                grammar = self._compile(msgspec.json.decode(compiled[len(AGAIN) :], type=Grammar))
-            else:
-                grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)
-        return CompiledXGrammar(grammar, self._eos_ids, grammar.memory_size_bytes)
+            again = xgrammar.CompiledGrammar.deserialize_json
+            found = again(made, self._tokenizer) if made else self._compile(grammar)
+        return CompiledXGrammar(found, self._eos_ids, found.memory_size_bytes, self._unsaid(grammar.text))
+
+    def _unsaid(self, grammar: str) -> list[int]:
+        """The end tokens that the grammar's text does not spell. xgrammar takes end tokens for their texts as well."""
+        spelled = (text in grammar or json.dumps(text)[1:-1] in grammar for text in self._ends.values())
+        return [token for token, is_spelled in zip(self._ends, spelled, strict=True) if not is_spelled]
 
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
         regexes = list[str]()
@@ -130,9 +134,13 @@ class XGrammarBackend:
 class CompiledXGrammar:
     """A grammar as xgrammar compiled it."""
 
-    def __init__(self, grammar: xgrammar.CompiledGrammar, eos_ids: list[int], num_bytes: int) -> None:
+    def __init__(
+        self, grammar: xgrammar.CompiledGrammar, eos_ids: list[int], num_bytes: int, unsaid: Sequence[int] = ()
+    ) -> None:
+        """`unsaid` are end tokens that only end an answer: they are no part of it, whatever text they have."""
         self._grammar = grammar
         self._eos_ids = eos_ids
+        self._unsaid = unsaid
         self.num_bytes = num_bytes
 
     def matcher(self) -> XGrammarMatcher:
@@ -141,14 +149,14 @@ class CompiledXGrammar:
             override_stop_tokens=self._eos_ids or None,
             terminate_without_stop_token=not self._eos_ids,
         )
-        return XGrammarMatcher(matcher, self._grammar.tokenizer_info.vocab_size)
+        return XGrammarMatcher(matcher, self._grammar.tokenizer_info.vocab_size, self._unsaid)
 
 
 class XGrammarMatcher:
     """One sequence's place in its grammar."""
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, vocab_size: int) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocab_size: int, unsaid: Sequence[int]) -> None:
+        self._matcher, self._unsaid = matcher, unsaid
         self.num_words = xgrammar.get_bitmask_shape(1, vocab_size)[1]
 
     @property
@@ -176,6 +184,10 @@ class XGrammarMatcher:
             self._matcher.accept_token(token_id)
         try:
             self._matcher.fill_next_token_bitmask(bitmask, row)
+            if not self._matcher.is_completed():
+                words = np.asarray(bitmask[row]).view(np.uint32)
+                for token_id in self._unsaid:
+                    words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
         finally:
             self._matcher.rollback(len(ahead))
 

@@ -61,7 +61,7 @@ def python_calls(turns: TemplateTurns, source: str, tokens: Collection[str]) -> 
 
 def with_told_calls(calls: CallFormat, turns: TemplateTurns) -> CallFormat:
     """The format; it also allows calls in Python's syntax if the template tells the model to write these."""
-    return calls._replace(fields=calls.fields | _bare(turns, False)) if _TOLD.search(turns.shown) else calls
+    return calls._replace(fields=_bare(turns, False) | calls.fields) if _TOLD.search(turns.shown) else calls
 
 
 def _in_a_row(turns: TemplateTurns, before: str, after: str) -> CallFormat:

@@ -17,6 +17,8 @@ from nbgen.engine.written_calls import read_value
 #: A key: whether an argument has a fixed value or form. Then white space, which grammars allow around it, is dropped.
 SINGLE = "single"
 OF_SINGLE = {"enum", "const", "pattern", "format"}
+#: A key: the texts that its schema lists, which may have white space of their own.
+LISTED = "listed"
 
 
 def typed(function: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def read(properties: Mapping[str, Any], arguments: dict[str, Any]) -> None:
         if not isinstance(text, str) or told is None:
             continue
         if told[SINGLE]:
-            arguments[key] = text.strip()
+            arguments[key] = _single(text, told[LISTED])
         elif not told["type"] or {"array", "object"}.intersection(told["type"]):
             with contextlib.suppress(ValueError):
                 found = read_value(text)
@@ -44,7 +46,15 @@ def read(properties: Mapping[str, Any], arguments: dict[str, Any]) -> None:
 
 def _told(nodes: list[dict[str, Any]]) -> dict[str, Any]:
     types = dict.fromkeys(str(name) for node in nodes for name in _types(node))
-    return {"type": [*types], SINGLE: any(OF_SINGLE.intersection(node) for node in nodes)}
+    texts = [value for node in nodes for value in values_of(node) or () if isinstance(value, str)]
+    return {"type": [*types], SINGLE: any(OF_SINGLE.intersection(node) for node in nodes), LISTED: texts}
+
+
+def _single(text: str, listed: list[str]) -> str:
+    """The listed text that this is, or would be with other white space beside it; if there is none, without any."""
+    bare = text.strip()
+    alike = [each for each in listed if each.strip() == bare]
+    return next((each for each in (text, bare) if each in alike), next(iter(alike), bare))
 
 
 def _types(node: dict[str, Any]) -> Iterator[Any]:

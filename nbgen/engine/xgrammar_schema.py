@@ -18,6 +18,7 @@ from nbgen.engine.json_types import BOUNDS, listed, steps_within, types_of_value
 from nbgen.engine.listed_values import without_multiples, without_repeats
 from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OPEN, OneOf, Schema, with_tags
+from nbgen.engine.other_names import REST, with_other_names
 from nbgen.engine.schema_keywords import check_keywords
 
 #: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
@@ -79,16 +80,6 @@ class _References:
         self._names: dict[str, str] = {}
         self.one_of = OneOf(self.seen, _with_type)
 
-    def target(self, reference: str) -> Any:
-        """The schema at the end of a chain of references. Raises GrammarError if there is none."""
-        found, before = self._found(reference), {reference}
-        while isinstance(found, dict) and isinstance(found.get("$ref"), str):
-            if (reference := found["$ref"]) in before:
-                raise leads_back(reference)
-            before.add(reference)
-            found = self._found(reference)
-        return found
-
     def _found(self, reference: str) -> Any:
         """The direct target of a reference, in the keywords of the newest draft."""
         found = resolve(reference, self._schema)
@@ -111,12 +102,20 @@ class _References:
                 return _with_branches(node)
         return node
 
+    def merged(self, node: Schema) -> Schema:
+        """The node with its `allOf` merged, and each reference with the keywords beside it. Raises GrammarError."""
+        for _ in range(MAX_REFERENCES):
+            node = _without_all_of(self.joined(node))
+            if not isinstance(node.get("$ref"), str) or not _beside(node, "$ref"):
+                return node
+        raise leads_back(node["$ref"])
+
     def joined(self, node: Schema) -> Schema:
         """A reference merged with the keywords beside it. It stays a reference if they only repeat its type."""
         others = _beside(node, "$ref")
         if not isinstance(node.get("$ref"), str) or not others:
             return node
-        found = self.target(node["$ref"])
+        found = self._found(node["$ref"])
         types = found.get("type") if isinstance(found, dict) else None
         if others.keys() == {"type"} and types and set(listed(types)) <= set(listed(others["type"])):
             return {key: value for key, value in node.items() if key != "type"}
@@ -144,15 +143,14 @@ def _modern(schema: Any) -> Any:
 def _rewritten(node: Any, references: _References) -> Any:
     if not isinstance(node, dict):
         return node
-    node = _without_all_of(references.joined(node))
-    node = _with_branches(node)
+    node = _with_branches(references.merged(node))
     if isinstance(branches := node.get("oneOf"), list):
         others = {key: value for key, value in node.items() if key != "oneOf"}
         node = others | {"anyOf": references.one_of.exclusive(branches)}
     if isinstance(node.get("$ref"), str):
         node = node | {"$ref": references.place(node["$ref"])}
     node = without_repeats(without_multiples(_with_values(node)), lambda items: _values_of(references.seen(items)))
-    node = _with_required(_with_room(with_whole_bounds(_with_type(node))))
+    node = with_other_names(_with_required(_with_room(with_whole_bounds(_with_type(node)))))
     if implies_length(node):
         node = {key: value for key, value in node.items() if key != "minLength"}
     _check_patterns(node)
@@ -195,12 +193,17 @@ def _with_branches(node: Schema) -> Schema:
 
 
 def _with_room(node: Schema) -> Schema:
-    """The node with contents added to arrays and objects that only have a size, and `true` and `false` replaced."""
+    """The node with contents added to arrays and objects that only have a size, and `true` and `false` replaced.
+
+    Names beside those of patterns are left out.
+    """
     for sizes, fills, filling in ROOM:
         if any(name in node for name in sizes) and not any(name in node for name in fills):
             node = node | {filling: {}}
     if isinstance(places := node.get("prefixItems"), list):
         node = node | {"prefixItems": [{} if each is True else each for each in places]}
+    if node.get("patternProperties"):  # else other names could be those of a pattern, or named ones
+        node = {key: value for key, value in node.items() if key not in REST}
     if node.get("propertyNames") is True:
         node = {key: value for key, value in node.items() if key != "propertyNames"}
     names = node.get("properties")
@@ -247,15 +250,14 @@ def _with_type(node: Schema) -> Schema:
 
 def _with_required(node: Schema) -> Schema:
     """The node with each required name among `properties`; one that is not described may have any value."""
-    names = node.get("properties")
-    names = names if isinstance(names, dict) else {}
-    closed = node.get("additionalProperties") is False
+    names = node["properties"] if isinstance(node.get("properties"), dict) else {}
+    closed = any(node.get(name) is False for name in REST)
     if "propertyNames" in node and (names or "patternProperties" in node or node.get("required") or closed):
         raise GrammarError("`propertyNames` would not be held to beside named properties, or none: leave it out")
     for pattern in node.get("patternProperties") or ():
         meant = _meant(node["patternProperties"][pattern])
-        if both := next((name for name in names if _meant(names[name]) != meant and _may_match(pattern, name)), None):
-            raise GrammarError(f"{both!r:.80} is of `properties` and of `patternProperties`: leave one of them out")
+        if both := [name for name in names if _meant(names[name]) != meant and _may_match(pattern, name)]:
+            raise GrammarError(f"{both[0]!r:.80} is of `properties` and of `patternProperties`: leave one of them out")
     required = node.get("required")
     missing = [name for name in required if name not in names] if isinstance(required, list) else []
     if not missing:

@@ -83,6 +83,28 @@ def test_white_space_is_the_models_choice_unless_the_schema_makes_it(
             assert (matcher.num_allowed(ids) == len(ids)) == allowed, (written, said)
 
 
+@pytest.mark.parametrize("regex", ["[^a]{3,}", ".{3,9}", r"\{[^a]{2,}"])
+def test_an_end_token_is_no_text_that_the_grammar_allows(
+    begin: Callable[[Grammar], Matcher], tokens: list[int], regex: str
+) -> None:
+    matcher, three = begin(Grammar("regex", regex)), tokens[:1] + tokens[4:6]
+    for count in range(4):
+        assert bool(mask(matcher, *three[:count])[0] & 1 << END) == (count == 3)
+    for place, token in enumerate(three):
+        assert not mask(matcher)[0] & 1 << END, place
+        assert not matcher.accept(token)
+    assert mask(matcher)[0] & 1 << END
+
+
+def test_an_end_token_that_a_grammar_spells_may_come_as_its_text(tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    backend = XGrammarBackend.from_tokenizer(tokenizer, 264, {END})
+    matcher = backend.load(backend.compile(Grammar("ebnf", 'root ::= "x" "<|end|>"'))).matcher()
+    assert not mask(matcher)[0] & 1 << END
+    matcher.accept(tokenizer.convert_tokens_to_ids("x"))
+    assert mask(matcher)[0] & 1 << END
+
+
 #: Every character that a regex may read otherwise, and some that none does.
 CHOICES = [
     "".join(map(chr, range(1, 128))),

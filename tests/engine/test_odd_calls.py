@@ -101,6 +101,28 @@ def test_the_type_of_an_argument_may_be_told_elsewhere() -> None:
     assert joined(parts)[2] == [("f", read_as)]
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("\t", "\t"),
+        (" ", " "),
+        ("\n\t\n", "\t"),
+        (",", ","),
+        (" , ", ","),
+        ("\n- ", "- "),
+        ("-", "-"),
+        ("a", " a"),
+        (" x\n", "x"),
+    ],
+)
+def test_white_space_that_a_listed_value_has_is_its_own(written: str, value: str) -> None:
+    properties = {"by": {"enum": [",", "\t", " ", "- ", "-", " a", None]}}
+    tools = [{"function": {"name": "f", "parameters": {"properties": properties}}}]
+    parser = learned(template(CALLS["tags"])).parser("", tools, thoughts=True)
+    text = f"<tool_call><function=f><parameter=by>{written}</parameter></function></tool_call>"
+    assert joined(parser.feed(text, last=True))[2] == [("f", {"by": value})]
+
+
 @pytest.mark.parametrize("space", ["\n", ""])
 @pytest.mark.parametrize("city", ["    return 1\n", "\n\n", "", " ", "\ta\r\n  b  "])
 def test_white_space_beside_an_argument_is_its_own_but_for_the_templates(city: str, space: str) -> None:

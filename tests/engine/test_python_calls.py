@@ -18,6 +18,7 @@ KNOWN = {
     "told": (template("", shown=TOLD), ()),
     "beside JSON": (template(CALLS["objects"], shown=TOLD), ()),
     "loose": (template(LOOSE), ()),
+    "loose, told": (template(LOOSE, shown=TOLD), ()),
     "tokens": (template(""), PAIR),
     "thoughts": (template(BARE_PYTHON, THOUGHT), ()),
 }
@@ -39,9 +40,10 @@ def test_what_the_template_writes_beside_is_read_too() -> None:
     assert found.calls.style == "json"
 
 
+@pytest.mark.parametrize("way", ["loose", "loose, told"])
 @pytest.mark.parametrize("call", [BOTH, JSON])
-def test_tags_may_stand_around_a_call_or_not(call: str) -> None:
-    found = learned(KNOWN["loose"][0])
+def test_tags_may_stand_around_a_call_or_not(call: str, way: str) -> None:
+    found = learned(KNOWN[way][0])
     wanted = WANTED[: 2 if call == BOTH else 1]
     for text in (call, f"<|python_start|>{call}<|python_end|>", f"<|python_start|><|python_end|>{call}"):
         for size in (1, 1000):

@@ -250,6 +250,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a negative range": ({"minimum": -1.0000002, "exclusiveMaximum": -1.0000001}, "within its bounds"),
     "names of none": ({"type": "object", "additionalProperties": False, "propertyNames": {}}, "`propertyNames`"),
     "a name that is told of twice": ({**A, "patternProperties": {"^[a-c]$": {"type": "null"}}}, "'a' is of"),
+    "an empty name that is": ({"properties": {"": {}}, "patternProperties": {"^x?$": {"type": "null"}}}, "'' is of"),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 
