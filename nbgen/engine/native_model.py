@@ -81,6 +81,8 @@ class NativeModel:
         """Logits of the next tokens, without adapters; None where each step has to be prepared anew."""
         if newest is not None or any(row.token >= self._parts.media.apart for row in rows):
             return None
+        if any(not row.index for row in rows):  # whose states begin, where a step that goes on would find another's
+            return None
         if self._first is not rows[0].block_table:
             self._first = rows[0].block_table
             self._kept.clear()
@@ -105,7 +107,7 @@ class NativeModel:
         self._kept = others if batch is None else {**others, rows: batch}
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
-        if any(not row.index for row in rows) or len(self._parts.media.ids):  # new states, or placeholders of media
+        if len(self._parts.media.ids):  # placeholders of media
             return None
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._head, NativeProduct):
             return None

@@ -81,6 +81,23 @@ def test_slots_come_back_and_serve_others(folder: Path) -> None:
     assert all(len(states) <= 2 * len(REQUESTS) for states in pool._states.values()), "few slots are ever touched"
 
 
+def test_who_begins_in_the_place_of_one_that_has_just_ended_begins_anew(folder: Path) -> None:
+    """Also with a prompt of one token, whose step looks like that one's next beside somebody who goes on."""
+    assembly = build(folder, draft_tokens=0)
+    engine, one = assembly.engine, REQUESTS[2]
+    short = msgspec.structs.replace(REQUESTS[1], params=msgspec.structs.replace(PARAMS, max_new_tokens=4))
+    alone, _ = answers(assembly, [one]), answers(assembly, [short])  # again, it leaves nothing new to be cached
+    for each in (REQUESTS[0], short):
+        engine.add(assembly.admission.sequences(each))
+    while short.rid in engine.sequences:
+        engine.step()
+    (begins,) = assembly.admission.sequences(one)
+    engine.add([begins])
+    while engine.has_work:
+        engine.step()
+    assert [begins.output_ids] == alone
+
+
 def test_states_are_given_back_and_taken_again(folder: Path) -> None:
     assembly = build(folder)
     expected = answers(assembly, REQUESTS)
