@@ -16,6 +16,8 @@ NO_CACHE = FinishReason.failure(
     "the KV cache's memory was given back while nobody asked anything, and is not free now: free some and ask again",
     503,
 )
+#: For an answer that no message can hold.
+UNSENDABLE = FinishReason.failure("the answer cannot be sent, perhaps for its size: ask for less of it", 400)
 #: For a request that was admitted before memory was released and resumed.
 OUTGROWN = FinishReason.failure("the KV cache has become too small for this request: ask for fewer tokens", 503)
 

@@ -29,7 +29,7 @@ from nbgen.engine import memory
 from nbgen.engine.adapter_changes import AdapterChange, AdapterChanges
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
-from nbgen.engine.endings import ABORTED, ended_by
+from nbgen.engine.endings import ABORTED, UNSENDABLE, ended_by
 from nbgen.engine.grammar import LABELS, Compiled, Grammar
 from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
 from nbgen.engine.sequence import Sequence
@@ -39,6 +39,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import Request, ToEngine
 from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, StepOutputs, TensorPiece
 from nbgen.pieces import Pieces, cut_output
+from nbgen.tokenizer_messages import TokenizerAnswer
 
 #: Seconds between two statuses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5
@@ -148,7 +149,7 @@ class Loop:
         """Prepare a request; the function returned hands it on to the engine, or refuses it."""
         try:
             if not isinstance(request, GenerateRequest):
-                return partial(self._channel.send, self._admission.translate(request))
+                return partial(self._answer, self._admission.translate(request))
             request = self._pieces.complete(request)
             sequences = self._admission.sequences(request)
             if (grammar := sequences[0].params.grammar) is None:
@@ -163,6 +164,14 @@ class Loop:
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
             return partial(self._refuse, request, InvalidRequest("the prompt could not be tokenized"))
+
+    def _answer(self, answer: TokenizerAnswer) -> None:
+        """Send a tokenizer's answer; one that no message can hold fails its own request alone."""
+        try:
+            self._channel.send(answer)
+        except Exception:  # as the texts of many ids may be
+            log.exception("request %s: an answer that cannot be sent", answer.rid)
+            self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=answer.rid, finish_reason=UNSENDABLE)]))
 
     def _refuse(self, request: Request, error: NbgenError) -> None:
         self._adapters.unclaim(request.rid)
@@ -282,8 +291,7 @@ class Loop:
                 return
             log.exception("request %s: an output that cannot be sent", outputs[0].rid)
             self._engine.abort(outputs[0].rid)
-            reason = FinishReason.failure("the answer cannot be sent, perhaps for its size: ask for less of it", 400)
-            self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=outputs[0].rid, finish_reason=reason)]))
+            self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=outputs[0].rid, finish_reason=UNSENDABLE)]))
 
     def _send_status(self) -> None:
         now = time.monotonic()

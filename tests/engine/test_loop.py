@@ -11,7 +11,7 @@ import torch
 
 from nbgen import frames, pieces
 from nbgen.commands import AdapterState, LoadAdapter, UnloadAdapter
-from nbgen.engine import loop, pulse
+from nbgen.engine import loop, pulse, slow_lane
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
@@ -25,6 +25,7 @@ from nbgen.engine_state import EngineStatus, LoadProgress
 from nbgen.frames import FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import AbortRequest, ChatMessage, GenerateOutput, GenerateRequest, LogprobOptions, StepOutputs
 from nbgen.sampling_params import SamplingParams
+from nbgen.tokenizer_messages import DetokenizeRequest, TokenizerAnswer
 from tests.adapters import save_adapter
 from tests.conftest import PATIENCE
 from tests.engine.conftest import build, generate, ids
@@ -123,6 +124,21 @@ def test_an_answer_too_large_for_a_message_ends_with_an_error(
     outputs = served.outputs("good", "large")
     assert fails(outputs["large"], "cannot be sent")
     assert ids(outputs["good"]) == expected
+
+
+@pytest.mark.parametrize("long", [slow_lane.LONG, 10], ids=["at once", "in a lane"])
+def test_a_text_too_large_for_a_message_fails_alone(
+    served: Served, expected: list[int], long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_FRAME", 20_000)
+    monkeypatch.setattr(slow_lane, "LONG", long)
+    for rid, length in (("large", 10_000), ("small", 20)):
+        served.send(DetokenizeRequest(rid=rid, token_ids=[[0] * length], skip_special_tokens=False))
+    said = served.until(lambda message: isinstance(message, TokenizerAnswer))
+    assert fails(served.outputs("large", said=said)["large"], "cannot be sent")
+    assert (said[-1].rid, len(said[-1].texts[0])) == ("small", 20 * len("<|end|>"))
+    served.send(request("good"))
+    assert ids(served.outputs("good")["good"]) == expected
 
 
 def test_an_option_that_needs_a_grammar_back_end_is_named_where_there_is_none(tiny_model: Path) -> None:
