@@ -205,9 +205,9 @@ class Batcher:
     def _execute(self, batch: list[Waiting]) -> None:
         self._running = time.monotonic(), batch
         computed = self._computed(batch)
-        self._running = 0.0, []
+        (_, unanswered), self._running = self._running, (0.0, [])
         if computed is None:
-            for item in batch if len(batch) > 1 else ():  # only now: the exception kept the batch's tensors alive
+            for item in unanswered if len(batch) > 1 else ():  # only now: the exception kept the batch's tensors alive
                 self._execute([item])
             if not self._module.usable():
                 self._lost()

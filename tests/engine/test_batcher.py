@@ -160,6 +160,19 @@ def test_a_module_that_does_not_come_back_leaves_nobody_waiting(
     assert stuck.released.wait(PATIENCE)
 
 
+def test_who_was_answered_as_late_is_not_tried_alone() -> None:
+    module = Recorder(4, delay_us=20_000, run_seconds=0.1)
+    module.gate.clear()
+    module.add("fail", entries=2)
+    module.add("other", entries=2)
+    assert {output.status for output in module.take(2).values()} == {503}
+    module.gate.set()
+    module.add("next")
+    assert module.take(1)["next"].error is None
+    assert module.batches == [["fail", "other"], ["next"]]
+    module.batcher.close()
+
+
 def test_who_is_kept_for_the_next_batch_may_still_be_dropped(held: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     compute = held.compute
 
