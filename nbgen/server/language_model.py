@@ -176,7 +176,8 @@ def _raise_error(run: Run) -> None:
     if run.error is not None:
         raise anew(run.error)
     if run.finish_reason is not None and run.finish_reason.type == "abort":
-        raise Cancelled("the request was cancelled")
+        words = run.finish_reason.message or ""
+        raise Unavailable(words) if words.startswith("timeout") else Cancelled("the request was cancelled")
 
 
 def _times(run: Run) -> Times:

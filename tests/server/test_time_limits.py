@@ -69,6 +69,15 @@ def test_who_waits_too_long_is_told_to_try_again_and_who_runs_too_long_keeps_the
     strict.idle()
 
 
+def test_tritons_clients_are_told_as_well_that_a_run_took_too_long(strict: Server) -> None:
+    """Where no part of an answer is one: by a status for which nobody is at fault."""
+    body = {"text_input": "a", "max_tokens": BUSY["max_new_tokens"], "ignore_eos": True, "temperature": 1}
+    answer = strict.http.post("v2/models/long-llama/generate", json=body)
+    words = "timeout: the request ran 5 seconds, as long as one may"
+    assert (answer.status_code, answer.json()) == (503, {"error": words})
+    strict.idle()
+
+
 def test_health_is_told_while_all_places_are_taken(strict: Server) -> None:
     first = busy(strict)
     assert strict.http.get("health_generate").status_code == 200
