@@ -93,7 +93,7 @@ class Adapters:
 
     def for_request(self, name: str) -> Iterator[AdapterCommand]:
         """The commands to send before a request that asks for `name`: its load, or none."""
-        if name and name not in self._present.loaded:
+        if name and name not in self._present.loaded and not self._is_coming(name):
             self._present.loaded.add(name)
             yield self._load(name)
 
@@ -138,6 +138,11 @@ class Adapters:
         """The engine has ended: fail all pending commands."""
         self._pending.clear()
         self._replies.lost(EngineStopped("the engine stopped"))
+
+    def _is_coming(self, name: str) -> bool:
+        """Whether the engine was told to load it and has not answered: it would refuse to load it twice."""
+        pending = [each.command for each in self._pending.values()]
+        return any(isinstance(command, LoadAdapter) and command.name == name for command in pending)
 
     def _load(self, name: str) -> LoadAdapter:
         folder = self._present.folders[name]

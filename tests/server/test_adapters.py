@@ -1,5 +1,6 @@
 """LoRA adapters over HTTP: loaded and unloaded while others are served, mixed in one batch, remembered by name."""
 
+import asyncio
 import json
 import logging
 import shutil
@@ -11,10 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
+from nbgen.commands import AdapterState
 from nbgen.engine.slow_lane import LONG
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from nbgen.server.adapters import Adapters
 from nbgen.server.engine_client import EngineClient
 from tests.adapters import peft_continuation, save_adapter
 from tests.server.conftest import BUSY, PATIENCE, Server, events, wait_for
@@ -125,6 +128,21 @@ def test_a_request_hears_why_its_adapter_could_not_be_loaded_and_another_tries_a
     shutil.rmtree(place)
     shutil.copytree(folders["c"], place)
     assert ask(server, lora_path="gone").json()["output_ids"] == expected["c"]
+
+
+async def test_a_request_loads_no_adapter_a_second_time_that_is_being_loaded() -> None:
+    """Or else the engine's refusal of the second would count as the adapter's end, and nobody could unload it."""
+    adapters = Adapters("base", {"a": "/before"})
+    adapters.unload("a")
+    command = adapters.load("a", "/after")
+    loading = asyncio.create_task(adapters.done(command))
+    await asyncio.sleep(0)
+    assert not [*adapters.for_request("a")]
+    adapters.heard(AdapterState(rid=command.rid, name="a"))
+    await loading
+    assert (adapters.loaded, [*adapters.for_request("a")]) == ({"a": "/after"}, [])
+    adapters.unload("a")
+    assert [each.folder for each in adapters.for_request("a")] == ["/after"]
 
 
 def test_unloading_waits_for_who_runs_and_holds_up_nobody_else(
