@@ -43,7 +43,10 @@ export class TokenView {
   /** `choose(index, alternative)` is called to continue the text from another token. */
   constructor(choose) {
     this.#choose = choose;
-    this.#box = new Alternatives((alternative) => this.#choose(this.#current, alternative));
+    this.#box = new Alternatives((alternative) => {
+      this.scroller.focus({ preventScroll: true }); // the button will be gone
+      this.#choose(this.#current, alternative);
+    });
     const text = h(
       "div",
       { class: "nbgen-tokens", role: "listbox", "aria-label": "Tokens", tabindex: 0, "aria-describedby": this.#box.element.id },
