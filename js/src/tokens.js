@@ -85,8 +85,8 @@ export class TokenView {
 
   add(text, tokens = []) {
     this.text += text;
-    this.tokens.push(...tokens);
-    this.#arrived.push(...this.#pieces.add(text, tokens));
+    for (const each of tokens) this.tokens.push(each); // one by one: a call takes only so many
+    for (const piece of this.#pieces.add(text, tokens)) this.#arrived.push(piece);
     if (!this.#due) this.#schedule();
   }
 
