@@ -112,7 +112,8 @@ export class Attachments {
     if (refusal) return refusal;
     if (kind && this.#given.length >= MAX_FILES) return `A message holds at most ${MAX_FILES} images and sounds`;
     try {
-      if (kind) this.#given.push({ kind, name, url: await KINDS[kind].read(file) });
+      const url = kind && (await KINDS[kind].read(file));
+      if (kind) this.#given.push({ kind, name, url }); // to those of now: one may have been removed meanwhile
       else this.#write(await quoted(file, name));
     } catch (error) {
       if (error instanceof RangeError) return `${name} ${error.message}`;

@@ -38,7 +38,7 @@ export class Bus {
     if (awake) this.#awake.add(chat);
     const group = this.#listeners.get(chat) ?? new Set();
     this.#listeners.set(chat, group.add(listener));
-    return () => group.delete(listener);
+    return () => group.delete(listener) && !group.size && this.#leave(chat);
   }
 
   /** Start a run; `body.id` and `body.chat` name it. Listeners get the fields of `beside`, too. */
@@ -150,8 +150,23 @@ export class Bus {
     });
   }
 
+  /** Read a chat's runs no more, as nobody listens; but start those that are still to start. */
+  #leave(chat) {
+    this.#awake.delete(chat);
+    const left = [...this.#runs].filter(([id, run]) => run.chat === chat && !this.#starts.some((body) => body.id === id));
+    for (const [id] of left) this.#runs.delete(id);
+    if (left.length) this.#stream?.abort();
+  }
+
+  /** A listener that fails is reported; the others hear, and the stream goes on. */
   #emit(chat, event, data) {
-    for (const listener of this.#listeners.get(chat) ?? []) listener(event, data);
+    for (const listener of this.#listeners.get(chat) ?? []) {
+      try {
+        listener(event, data);
+      } catch (error) {
+        reportError(error);
+      }
+    }
   }
 
   #toAll(event, data) {

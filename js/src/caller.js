@@ -5,12 +5,17 @@ import { newId } from "./dom.js";
 import { ENDED, tell } from "./kernel.js";
 import { NO_RESULT } from "./tree.js";
 
+/** After so long without the next run the kernel is asked once more; then after twice as long, up to the longest. */
+const QUIET_MS = 5000;
+const LONGEST_MS = 60_000;
+
 export class Caller {
   #model;
   #say;
   #fail;
   #run = null;
   #names = "";
+  #timer = 0;
   #stopped = new Set();
   #begun = new Set();
 
@@ -44,11 +49,12 @@ export class Caller {
     this.#names = [...new Set(tool_calls.map((call) => call.function.name))].join(", ");
     if (!this.#owns(run)) return this.#over(`Nobody here can call ${this.#names}.`);
     this.#say(`Waiting for the kernel to call ${this.#names}`);
-    if (!tell(this.#model, { type: "hear", run })) this.#over(ENDED);
+    this.#ask(run, QUIET_MS);
   }
 
-  /** The wait is over, as the model goes on. */
+  /** The wait is over, as the model goes on, or nobody looks any more. */
   done() {
+    clearTimeout(this.#timer);
     this.#run = null;
   }
 
@@ -73,6 +79,13 @@ export class Caller {
     return Boolean(owner && run?.startsWith(`${owner}-`));
   }
 
+  /** Ask whether the kernel listens, again and again: Jupyter may drop what it says, also that the next run has started. */
+  #ask(run, pause) {
+    clearTimeout(this.#timer);
+    if (!tell(this.#model, { type: "hear", run })) return this.#over(ENDED);
+    this.#timer = setTimeout(() => this.#ask(run, Math.min(2 * pause, LONGEST_MS)), pause);
+  }
+
   #hear({ type, run, message, begun }) {
     if (run !== this.#run || run === null) return;
     if (begun) this.#begun.add(run);
@@ -83,7 +96,7 @@ export class Caller {
 
   #over(words) {
     if (!this.waiting) return;
-    this.#run = null;
+    this.done();
     this.#fail(words);
   }
 }

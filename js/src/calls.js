@@ -105,12 +105,17 @@ class Line {
     this.#open();
   }
 
-  /** Fill the body only while it is unfolded, as its text may be long. */
+  /** Fill the body only while it is unfolded, as its text may be long. What stands there keeps its focus and place. */
   #open() {
     if (!this.element.open) return this.#body.replaceChildren();
     const parts = [["Arguments", this.#spread(this.#call.arguments)]];
     if (typeof this.#result === "string") parts.push(["Result", this.#result]);
-    this.#body.replaceChildren(...parts.flatMap(([title, text]) => [h("div", {}, title), h("pre", { tabindex: 0, role: "group", "aria-label": title }, text)]));
+    if (this.#body.children.length > 2 * parts.length) this.#body.replaceChildren();
+    for (const [i, [title, text]] of parts.entries()) {
+      const shown = this.#body.children[2 * i + 1];
+      if (!shown) this.#body.append(h("div", {}, title), h("pre", { tabindex: 0, role: "group", "aria-label": title }, text));
+      else if (shown.textContent !== text) shown.textContent = text;
+    }
   }
 }
 

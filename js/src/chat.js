@@ -108,6 +108,7 @@ export class Chat {
 
   close() {
     this.#files.close();
+    this.#caller.done();
     this.#conversation.close();
     this.#frame.close();
     this.#transport?.close();

@@ -1,5 +1,6 @@
 // Transport through the kernel, for pages that cannot reach the server. Deltas are numbered: Jupyter may drop messages,
 // so missing deltas are requested again, and an end that comes before all deltas is ignored: it comes again after them.
+// What was dropped last, such as an end, only silence shows.
 
 import { ENDED, tell } from "./kernel.js";
 
@@ -7,7 +8,11 @@ import { ENDED, tell } from "./kernel.js";
 const MAX_SENT = 8_000_000;
 const TOO_MUCH = "The images and sounds of this conversation are too large for the way through the kernel: at most 8 MB, of which base64 takes a quarter";
 const BUSY_MS = 1500;
+/** After so long without news, what is still to come is asked for once more; then after twice as long, up to the longest. */
+const QUIET_MS = 5000;
+const LONGEST_MS = 60_000;
 const ANSWERS = ["model", "load", "turns"];
+const ENDS = ["done", "error"];
 
 export class Comm {
   /** Its requests wait while a cell runs. */
@@ -15,12 +20,14 @@ export class Comm {
   #model;
   #chat;
   #listener;
-  #have = new Map();
+  #have = new Map(); // of the runs that have not ended
   #asked = {};
   #waiting = null;
+  #watching = null;
+  #quiet = QUIET_MS;
   #receive = (message) => this.#message(message);
   #ended = () => {
-    this.#over(this.#have.keys());
+    this.#over([...this.#have.keys()]);
     this.#refuse(ENDED);
   };
 
@@ -36,7 +43,7 @@ export class Comm {
   start(body, { server, version } = {}) {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt, version });
-    if (JSON.stringify(body).length > MAX_SENT) return this.#listener("error", { run: body.id, error: { message: TOO_MUCH, code: 400 } });
+    if (JSON.stringify(body).length > MAX_SENT) return this.#end(body.id, { message: TOO_MUCH, code: 400 });
     if (!this.#send({ type: "start", body, server })) this.#over([body.id]);
   }
 
@@ -72,6 +79,7 @@ export class Comm {
 
   close() {
     clearTimeout(this.#waiting);
+    clearTimeout(this.#watching);
     this.#model.off("msg:custom", this.#receive);
     this.#model.off("comm_live_update", this.#ended);
     this.#refuse("The panel has turned to another server");
@@ -80,14 +88,19 @@ export class Comm {
   /** End these runs by an error, since there is no kernel any more to bring their ends. */
   #over(runs) {
     clearTimeout(this.#waiting);
-    for (const run of runs) this.#listener("error", { run, error: { message: ENDED } });
+    for (const run of runs) this.#end(run, { message: ENDED });
     this.#listener("notice", { message: ENDED, alone: true });
+  }
+
+  #end(run, error) {
+    this.#have.delete(run);
+    this.#listener("error", { run, error });
   }
 
   /** Send a request of this type; resolves to the kernel's answer. Throws if there is no kernel, or none any more. */
   #ask(type, fields = {}) {
     return new Promise((resolve, reject) => {
-      (this.#asked[type] ??= []).push({ resolve, reject });
+      (this.#asked[type] ??= []).push({ resolve, reject, fields });
       this.#send({ type, ...fields });
     });
   }
@@ -102,7 +115,21 @@ export class Comm {
       this.#listener("notice", { message: ENDED, alone: true });
       this.#refuse(ENDED);
     }
+    this.#watch();
     return sent;
+  }
+
+  /** Ask once more, after some silence, for all that is still to come, except for a load, which takes its time. */
+  #watch() {
+    clearTimeout(this.#watching);
+    const open = Object.entries(this.#asked).filter(([type, asked]) => asked.length && type !== "load");
+    if (!this.#have.size && !open.length) return;
+    this.#watching = setTimeout(() => {
+      this.#quiet = Math.min(2 * this.#quiet, LONGEST_MS);
+      for (const [run, from] of this.#have) tell(this.#model, { type: "need", run, from });
+      for (const [type, asked] of open) if (asked.length) tell(this.#model, { type, ...asked.at(-1).fields });
+      this.#watch();
+    }, this.#quiet);
   }
 
   /** Reject all requests that are still open. */
@@ -112,6 +139,8 @@ export class Comm {
 
   #message(message) {
     clearTimeout(this.#waiting);
+    if (message.type !== "heard") this.#quiet = QUIET_MS;
+    this.#watch();
     if (message.type === "chat" && message.chat === this.#chat) this.#answer(message);
     else if (message.type === "progress") this.#listener("progress", message);
     else if (ANSWERS.includes(message.type)) this.#told(message.type, message);
@@ -138,9 +167,10 @@ export class Comm {
   }
 
   /** Whether all text before this event has come. If not, requests the rest, after which the event comes again. */
-  #whole({ data: { run }, to }) {
+  #whole({ event, data: { run }, to }) {
     const have = this.#have.get(run);
     if (have === undefined) return false;
+    if (to <= have && ENDS.includes(event)) this.#have.delete(run);
     if (to <= have) return true;
     this.#send({ type: "need", run, from: have });
     return false;

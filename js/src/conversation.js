@@ -122,7 +122,7 @@ export class Conversation {
   #make(turn) {
     if (turn.role === "user") return new Question(turn, this.#actions);
     const view = new Answer(turn, this.#actions);
-    view.add(turn.content, turn.usage?.completion_tokens, turn.reasoning);
+    view.add(textOf(turn.content), turn.usage?.completion_tokens, turn.reasoning);
     view.call(turn.tool_calls ?? []);
     if (Tree.unfinished(turn)) return view;
     if (turn.error) view.fail({ message: turn.error, kept: true }, () => this.#actions.retry(turn));

@@ -17,19 +17,21 @@ export function focusOf(element) {
   return element.getRootNode().activeElement ?? null;
 }
 
-/** Copy text to the clipboard, also if the page is not on https. */
+/** Copy text to the clipboard, also if the page is not on https. Returns whether the browser has done so. */
 async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
     const area = h("textarea", { readonly: true, "aria-hidden": "true", class: "nbgen-offscreen" });
     const focused = focusOf(button);
     area.value = text;
     button.after(area);
     area.select();
-    document.execCommand("copy");
+    const copied = document.execCommand("copy");
     area.remove();
     focused?.focus();
+    return copied;
   }
 }
 
@@ -40,9 +42,9 @@ export const DONE = "nbgen-done";
 export function copyButton(label, source, words = "Copy") {
   const button = h("button", { type: "button", class: "nbgen-quiet", "aria-label": label }, words);
   button.addEventListener("click", async () => {
-    await copyText(source(), button);
-    button.textContent = "Copied";
-    button.dispatchEvent(new CustomEvent(DONE, { bubbles: true, detail: "Copied" }));
+    const said = (await copyText(source(), button)) ? "Copied" : "Not copied";
+    button.textContent = said;
+    button.dispatchEvent(new CustomEvent(DONE, { bubbles: true, detail: said }));
     setTimeout(() => (button.textContent = words), 1500);
   });
   return button;

@@ -77,17 +77,18 @@ export class Question {
 
 /** A message's images and frames, small until they are pressed, players for other media, and words for what cannot be shown. */
 function media(content) {
-  const parts = mediaOf(content);
-  const isVideo = ({ type }) => type === "video_url";
-  const place = (part, of, word) => {
+  const parts = mediaOf(content).map((part) => ({ part, image: imageUrl(part), sound: soundUrl(part), frames: frameUrls(part), video: videoUrl(part) })); // once, as they are long
+  const isVideo = ({ part }) => part.type === "video_url";
+  const place = (one, of, word) => {
     const alike = parts.filter(of);
-    return `${word} ${alike.indexOf(part) + 1} of ${alike.length}`;
+    return `${word} ${alike.indexOf(one) + 1} of ${alike.length}`;
   };
-  const shown = parts.map((part) => {
-    if (imageUrl(part)) return picture([imageUrl(part)], place(part, imageUrl, "Image"));
-    if (soundUrl(part)) return player(soundUrl(part), place(part, soundUrl, "Sound"));
-    if (frameUrls(part)) return picture(frameUrls(part), place(part, isVideo, "Frames of video"));
-    if (videoUrl(part)) return film(videoUrl(part), place(part, isVideo, "Video"));
+  const shown = parts.map((one) => {
+    const { part, image, sound, frames, video } = one;
+    if (image) return picture([image], place(one, (other) => other.image, "Image"));
+    if (sound) return player(sound, place(one, (other) => other.sound, "Sound"));
+    if (frames) return picture(frames, place(one, isVideo, "Frames of video"));
+    if (video) return film(video, place(one, isVideo, "Video"));
     return h("span", { class: "nbgen-note" }, `[${nameOf(part)}]`);
   });
   return shown.length ? [h("div", { class: "nbgen-media" }, ...shown)] : [];

@@ -106,7 +106,7 @@ export class Notebook {
   }
 
   #chats() {
-    return this.#shared?.getMetadata?.("nbgen")?.chats ?? {};
+    return { __proto__: null, ...this.#shared?.getMetadata?.("nbgen")?.chats }; // a chat may be called "constructor"
   }
 }
 

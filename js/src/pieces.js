@@ -11,6 +11,7 @@ export class Pieces {
   #characters = [];
   #read = 0;
   #waiting = [];
+  #first = 0; // the place of the first that waits still: to shift a long list takes as long as it is
   #told = false;
 
   /** Add text and tokens; returns the pieces that are certain now, as [token, text]. A final stop token has no text. */
@@ -27,7 +28,7 @@ export class Pieces {
   /** The last pieces, at the end: the rest of the text belongs to the last token. */
   flush() {
     const found = this.#lead();
-    while (this.#waiting.length) found.push(this.#next());
+    while (this.#first < this.#waiting.length) found.push(this.#next());
     return [...found, ...this.#rest()];
   }
 
@@ -39,24 +40,24 @@ export class Pieces {
 
   /** The text before the first waiting token: it belongs to tokens that were not sent here. */
   #lead() {
-    const start = this.#waiting[0]?.offset ?? 0;
+    const start = this.#waiting[this.#first]?.offset ?? 0;
     return this.#read < start && start <= this.#characters.length ? [[null, this.#take(start)]] : [];
   }
 
   /** Whether the text of the first of the waiting tokens has arrived, and the beginning of the next one's. */
   #isClear() {
-    const next = this.#waiting[1];
+    const next = this.#waiting[this.#first + 1];
     return this.#end() + (next && !isPart(next) ? 1 : 0) <= this.#characters.length;
   }
 
   #next() {
     const piece = this.#take(this.#end());
-    return [this.#waiting.shift(), piece];
+    return [this.#waiting[this.#first++], piece];
   }
 
   /** Where the first waiting token ends: where the next one begins, or else where its own text has just arrived. */
   #end() {
-    const [token, next] = this.#waiting;
+    const [token, next] = [this.#waiting[this.#first], this.#waiting[this.#first + 1]];
     if (next) return this.#start(next);
     const arrived = this.#characters.slice(this.#read).join("");
     return token?.text && arrived.endsWith(token.text) && !isPart(token) ? this.#characters.length : Infinity;

@@ -17,14 +17,16 @@ export async function* events(body, silent) {
 }
 
 export class SseDecoder {
-  #rest = "";
+  #rest = []; // pieces of a line that is not whole: joined only at its end, as there may be hundreds
   #data = [];
   #event = "";
 
   /** The events that `chunk` completes, as {event, data}. */
   feed(chunk) {
-    const lines = (this.#rest + chunk).split("\n");
-    this.#rest = lines.pop();
+    const lines = chunk.split("\n");
+    const rest = lines.pop();
+    if (lines.length) lines[0] = this.#rest.splice(0).join("") + lines[0];
+    this.#rest.push(rest);
     const events = [];
     for (const line of lines) {
       const event = this.#line(line.endsWith("\r") ? line.slice(0, -1) : line);

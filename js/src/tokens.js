@@ -43,7 +43,10 @@ export class TokenView {
   /** `choose(index, alternative)` is called to continue the text from another token. */
   constructor(choose) {
     this.#choose = choose;
-    this.#box = new Alternatives((alternative) => this.#choose(this.#current, alternative));
+    this.#box = new Alternatives((alternative) => {
+      this.scroller.focus({ preventScroll: true }); // the button will be gone
+      this.#choose(this.#current, alternative);
+    });
     const text = h(
       "div",
       { class: "nbgen-tokens", role: "listbox", "aria-label": "Tokens", tabindex: 0, "aria-describedby": this.#box.element.id },
@@ -82,8 +85,8 @@ export class TokenView {
 
   add(text, tokens = []) {
     this.text += text;
-    this.tokens.push(...tokens);
-    this.#arrived.push(...this.#pieces.add(text, tokens));
+    for (const each of tokens) this.tokens.push(each); // one by one: a call takes only so many
+    for (const piece of this.#pieces.add(text, tokens)) this.#arrived.push(piece);
     if (!this.#due) this.#schedule();
   }
 

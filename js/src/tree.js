@@ -1,7 +1,7 @@
 // A conversation as a tree of turns: an edited question or a second answer begins a branch. One branch is shown.
 // Mirrors the tree that the server keeps of a chat (nbgen/server/chats.py). Knows nothing of the page.
 
-import { lean, same, sendable } from "./content.js";
+import { lean, same, sendable, textOf } from "./content.js";
 
 /** The result for a call that has none, as in nbgen/notebook/turns.py. */
 export const NO_RESULT = "no result";
@@ -129,8 +129,9 @@ export class Tree {
     for (let child = turn; child; child = child.parent) this.#chosen.set(child.parent, child);
   }
 
-  /** Drop an answer that has no turn after it. */
+  /** Drop an answer, unless turns stand after it, as after one that failed. */
   drop(turn) {
+    if (this.#following.get(turn)?.length) return;
     this.dropped.add(turn.run);
     this.#order(this.#turns.filter((other) => other !== turn));
     const left = this.#following.get(turn.parent)?.at(-1);
@@ -143,13 +144,14 @@ export class Tree {
     return lineage(turn).findLast(({ role }) => role === "user") ?? turn.parent;
   }
 
-  /** The results of a turn's calls in the chosen branch, in the order of the calls. */
+  /** The texts of the results of a turn's calls in the chosen branch, in the order of the calls. */
   results(turn) {
     const path = this.path();
     const after = path.slice(path.indexOf(turn) + 1);
     const end = after.findIndex(({ role }) => role !== "tool");
     const told = end < 0 ? after : after.slice(0, end);
-    return (turn.tool_calls ?? []).map(({ id }, i) => (told.find((tool) => tool.tool_call_id === id) ?? told[i])?.content);
+    const texts = told.map(({ content }) => textOf(content));
+    return (turn.tool_calls ?? []).map(({ id }, i) => texts[told.findIndex((tool) => tool.tool_call_id === id)] ?? texts[i]);
   }
 
   /** The messages to send to the model, up to and including `last`, without questions that got no answer. */

@@ -3,7 +3,12 @@
 import { ENDED, tell } from "./kernel.js";
 
 const BUSY_MS = 1500;
-export const BRACES = /\{\{[^]+?\}\}/;
+
+/** Whether a text has `{{…}}`. A pattern would take quadratic time for braces that are not closed. */
+export function hasBraces(text) {
+  const opening = text.indexOf("{{");
+  return opening >= 0 && text.includes("}}", opening + 3);
+}
 
 export class Variables {
   #model;
@@ -19,7 +24,7 @@ export class Variables {
 
   /** Whether an input's text can be sent as it is; else the kernel is asked to fill it in. */
   ready(input) {
-    const ready = input.value === this.#filled || !BRACES.test(input.value);
+    const ready = input.value === this.#filled || !hasBraces(input.value);
     if (!ready) this.#ask(input);
     return ready;
   }
@@ -31,7 +36,8 @@ export class Variables {
     this.#asking = null;
     clearTimeout(this.#waiting);
     if (input.value !== asked) return this.#say("The message has changed since: press Enter to fill in its variables");
-    this.#filled = input.value = text;
+    input.value = text;
+    this.#filled = input.value; // whose line ends are its own
     input.dispatchEvent(new Event("input"));
     this.#say(error ?? "Variables filled in: press Enter to send");
   }

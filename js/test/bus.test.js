@@ -192,6 +192,44 @@ test("a run that the server has forgotten is told so, whatever the server calls 
   assert.match(heard[0][2], /^The end of this answer is lost/);
 });
 
+test("what nobody listens to is read no more, but started, and keeps no hidden page awake", async () => {
+  const server = new FakeServer([delta("r", 1, "a"), null], [delta("s", 2, "b"), null], [delta("s", 3, "c"), null], [done("t", 1)]);
+  const bus = new Bus(server, { retryMs: [1], page: null });
+  const leave = bus.listen("c", () => {}, true);
+  const others = bus.listen("d", () => {});
+  bus.start({ id: "r", chat: "c" });
+  await quiet();
+  bus.start({ id: "s", chat: "d" });
+  await quiet();
+  assert.deepEqual(server.bodies.at(-1).follow, { r: 1 });
+  leave();
+  await quiet();
+  assert.deepEqual(server.bodies.at(-1).follow, { s: 2 });
+  const again = bus.listen("c", () => {});
+  bus.start({ id: "t", chat: "c" });
+  again();
+  others();
+  await quiet();
+  assert.deepEqual(server.bodies.at(-1), { start: { id: "t", chat: "c" }, follow: {}, frame_ms: 16 });
+});
+
+test("a listener that fails is reported, and keeps nobody from hearing", async (context) => {
+  const reported = [];
+  globalThis.reportError = ({ message }) => reported.push(message);
+  context.after(() => delete globalThis.reportError);
+  const server = new FakeServer([delta("r", 1, "a") + done("r", 1)]);
+  const { bus, heard } = listening(server);
+  bus.listen("c", () => refuse("broken"));
+  bus.listen("c", (name) => heard.push(name));
+  bus.start({ id: "r", chat: "c" });
+  await quiet();
+  assert.deepEqual([reported, heard], [["broken", "broken", "broken"], ["started", "delta", "done"]]);
+});
+
+function refuse(message) {
+  throw new Error(message);
+}
+
 test("who listens is told what stands beside a run", async () => {
   const server = new FakeServer([done("r", 1)]);
   const bus = new Bus(server, { retryMs: [1], page: null });

@@ -56,7 +56,9 @@ test("calls of other kernels, and of none, are left alone", () => {
 });
 
 test("runs are named after who makes their calls", () => {
-  assert.match(waiting().caller.newId(), /^me-[0-9a-f]{24}$/);
+  const { caller } = waiting();
+  assert.match(caller.newId(), /^me-[0-9a-f]{24}$/);
+  caller.done();
   assert.match(waiting(answer, "").caller.newId(), /^[0-9a-f]{24}$/);
 });
 
@@ -71,4 +73,19 @@ test("of calls whose answer has ended well and is this kernel's, the kernel know
   caller.call(answer);
   caller.stop();
   assert.equal(caller.knows(whole), false);
+});
+
+test("a kernel of which nothing is heard is asked again, after longer and longer, until nobody waits", (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { caller, sent, tell } = waiting();
+  const asked = () => sent.filter(({ type }) => type === "hear").length;
+  for (const [pause, count] of [[4999, 1], [1, 2], [9999, 2], [1, 3]]) {
+    context.mock.timers.tick(pause);
+    assert.equal(asked(), count);
+  }
+  tell({ type: "heard", run: "me-1" });
+  assert.deepEqual(sent.at(-1), { type: "call", run: "me-1" });
+  caller.done();
+  context.mock.timers.tick(200_000);
+  assert.equal(asked(), 3);
 });

@@ -74,3 +74,19 @@ test("markup in a call is text", () => {
   assert.deepEqual(new Set(tags), new Set(["div", "details", "summary", "code", "span", "pre"]));
   assert.match(String(view.element), /&lt;script>alert/);
 });
+
+test("what is unfolded of a call stays, with its focus, when it is shown again and when more comes", () => {
+  const { view } = shown(call("f", '{"a": 1}'));
+  const [line] = view.element.childNodes;
+  line.open = true;
+  view.results([null]);
+  const body = line.childNodes[1];
+  const [title, given] = body.childNodes;
+  view.results(["sun"]);
+  assert.equal(body.textContent, 'Arguments{\n  "a": 1\n}Resultsun');
+  assert.deepEqual([body.childNodes[0] === title, body.childNodes[1] === given], [true, true]);
+  view.results(["rain"]);
+  assert.match(body.textContent, /Resultrain$/);
+  view.results([undefined]);
+  assert.doesNotMatch(body.textContent, /Result/);
+});

@@ -63,6 +63,16 @@ test("a conversation that comes back is all that it was, where neither server no
   assert.match(shown(), /one.*whole/);
 });
 
+test("answers and results that a program has sent in parts are shown as their text", async (context) => {
+  const parts = (...texts) => texts.map((text) => ({ type: "text", text }));
+  const tool_calls = [{ id: "a", type: "function", function: { name: "f", arguments: "{}" } }];
+  const turns = [ASKED, { parent: 0, role: "assistant", content: parts("look", "ing"), tool_calls }, { parent: 1, role: "tool", tool_call_id: "a", content: parts("sun", "ny") }, { ...BEGUN, parent: 2, finish_reason: { type: "stop" } }];
+  const { chat, server, shown } = panel(context, turns);
+  await chat.open(server);
+  context.mock.timers.tick(0);
+  assert.match(shown(), /one.*looking.*f\(\) → sunny.*half/);
+});
+
 test("a glance at a panel whose answer comes asks nothing", async (context) => {
   const { chat, server } = panel(context, [ASKED, BEGUN]);
   await chat.open(server);
@@ -99,6 +109,32 @@ test("the notebook keeps a question once it is asked", async (context) => {
   elements.find(({ attributes }) => attributes["aria-label"] === "Message").value = "one";
   elements.find(({ textContent, tag }) => tag === "button" && textContent === "Send").listeners.click({ detail: 1 });
   assert.deepEqual(kept.at(-1)?.map(({ content }) => content), ["one", ""]);
+});
+
+test("an answer that failed is tried again where the talk has gone on, which stays", async (context) => {
+  const { chat, server, kept, shown } = panel(context, []);
+  await chat.open(server);
+  let run;
+  server.start = ({ id, messages }) => chat.receive("started", { run: (run = id), messages });
+  const press = (label) => [...chat.element.elements()].findLast(({ attributes, textContent, tag }) => tag === "button" && (attributes["aria-label"] ?? textContent) === label).listeners.click({ detail: 1 });
+  const ask = (text) => {
+    [...chat.element.elements()].find(({ attributes }) => attributes["aria-label"] === "Message").value = text;
+    context.mock.timers.tick(1000);
+    press("Send");
+  };
+  const done = { finish_reason: { type: "stop" } };
+  ask("one");
+  chat.receive("error", { run, error: { message: "full", code: 503 } });
+  ask("two");
+  chat.receive("delta", { run, text: "second", tokens: 1 });
+  chat.receive("done", { run, ...done });
+  press("Retry");
+  chat.receive("delta", { run, text: "first", tokens: 1 });
+  chat.receive("done", { run, ...done });
+  assert.deepEqual(kept.at(-1).map(({ content, parent }) => [content, parent]), [["one", null], ["", 0], ["two", 1], ["second", 2], ["first", 0]]);
+  assert.match(shown(), /one.*first/);
+  press("Previous version");
+  assert.match(shown(), /one.*full.*two.*second/);
 });
 
 test("a question that is sent before it is known what was said goes with it", async (context) => {

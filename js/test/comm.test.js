@@ -124,3 +124,40 @@ test("calls come with the text", (context) => {
   assert.deepEqual(heard.at(-1), [{ id: "a", name: "f", arguments: "{}" }]);
   comm.close();
 });
+
+test("an end that Jupyter has dropped is asked for after some silence, each time after a longer one", (context) => {
+  const { model, sent, heard } = opened(context);
+  model.receive({ type: "delta", run: "r", from: 0, to: 2, text: "ab" });
+  const asked = () => sent.filter(({ type }) => type === "need").length;
+  context.mock.timers.tick(4999);
+  assert.equal(asked(), 0);
+  context.mock.timers.tick(1);
+  assert.deepEqual(sent.at(-1), { type: "need", run: "r", from: 2 });
+  model.receive({ type: "heard", run: "r" });
+  context.mock.timers.tick(9999);
+  assert.equal(asked(), 1);
+  context.mock.timers.tick(1);
+  assert.equal(asked(), 2);
+  assert.equal(heard.length, 2, "nor is a kernel that is asked so said to be busy");
+  model.receive({ type: "event", event: "done", to: 2, data: { run: "r" } });
+  assert.equal(heard.at(-1)[0], "done");
+  context.mock.timers.tick(200_000);
+  assert.equal(asked(), 2);
+});
+
+test("what Jupyter has dropped of the kernel's answers is asked for once more", async (context) => {
+  const { model, sent, comm } = opened(context);
+  model.receive({ type: "event", event: "done", to: 0, data: { run: "r" } });
+  const snapshot = comm.snapshot();
+  const loaded = comm.load("m");
+  context.mock.timers.tick(5000);
+  assert.deepEqual(sent.slice(-3), [{ type: "chat", chat: "c" }, { type: "load", model: "m" }, { type: "chat", chat: "c" }]);
+  model.receive({ type: "chat", chat: "c", snapshot: { turns: [] } });
+  model.receive({ type: "load" });
+  assert.deepEqual(await snapshot, { turns: [] });
+  await loaded;
+  const count = sent.length;
+  context.mock.timers.tick(200_000);
+  comm.close();
+  assert.equal(sent.length, count);
+});

@@ -90,7 +90,7 @@ test("a text file becomes a block of code that nothing in it ends, and runs noth
   const file = (...bytes) => new Blob(bytes);
   assert.equal(await quoted(file("a,b\r\n1,2\n\n"), "data.CSV"), "data.CSV:\n```csv\na,b\n1,2\n```");
   assert.equal(await quoted(file("````\n"), "notes"), "notes:\n`````\n````\n`````");
-  await assert.rejects(quoted(file("{{open('x')}}"), "a.html"), RangeError);
+  for (const [text, name] of [["{{open('x')}}", "a.html"], ["a", "{{open('x')}}"], ["'''+open('x')}}", "{{'''"]]) await assert.rejects(quoted(file(text), name), RangeError);
   await assert.rejects(quoted(file("x".repeat(100_001)), "a.txt"), RangeError);
   for (const bytes of [[0xff], [0x61, 0]]) await assert.rejects(quoted(file(new Uint8Array(bytes)), "a"), TypeError);
 });

@@ -67,3 +67,12 @@ test("a line end is one, also where it comes in two pieces", () => {
   answer.add("\nd");
   assert.equal(answer.text, "\nd");
 });
+
+test("each of many images is looked at once", (context) => {
+  const url = `data:image/jpeg;base64,${"A".repeat(1000)}`;
+  const looked = context.mock.method(RegExp.prototype, "test");
+  const question = new Question({ role: "user", content: Array.from({ length: 16 }, () => ({ type: "image_url", image_url: { url } })) }, {});
+  assert.equal(looked.mock.calls.filter(({ arguments: [text] }) => text === url).length, 16);
+  const names = [...question.element.elements()].filter(({ tag }) => tag === "img").map(({ attributes }) => attributes.alt);
+  assert.deepEqual([names[0], names.at(-1)], ["Image 1 of 16", "Image 16 of 16"]);
+});

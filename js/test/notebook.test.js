@@ -113,3 +113,14 @@ test("the cell below is found also where the page holds only the cells in view",
   shown([undefined, undefined, undefined, undefined, undefined], undefined).insertBelow("f");
   assert.deepEqual(cells.map(({ source }) => source), ["a", "f", "b", "c", "d", "new"]);
 });
+
+test("a chat may be called as what every object of JavaScript has", () => {
+  const { panel, kept } = opened();
+  for (const id of ["constructor", "__proto__"]) {
+    const notebook = panel(id);
+    assert.deepEqual(notebook.kept(id), []);
+    notebook.keep(id, talk("one"));
+    assert.equal(notebook.kept(id)[0].content, "one");
+  }
+  assert.deepEqual(kept(), ["constructor", "__proto__"]);
+});

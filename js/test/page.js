@@ -53,6 +53,13 @@ class Element {
     return false;
   }
   focus() {}
+  select() {}
+  after(node) {
+    node.remove = () => {};
+  }
+  dispatchEvent({ type }) {
+    this.listeners[type]?.();
+  }
   get children() {
     return this.childNodes;
   }

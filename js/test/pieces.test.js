@@ -87,3 +87,11 @@ test("what stands before the first token is nobody's", () => {
   const found = [...split.add("", told([" two", 3], ["!", 7])), ...split.add("one", []), ...split.add(" two!", []), ...split.flush()];
   assert.deepEqual(found.map(([token, piece]) => [token?.id ?? null, piece]), [[null, "one"], [0, " two"], [1, "!"]]);
 });
+
+test("a long text that comes at once takes time in proportion to its length", () => {
+  const tokens = Array.from({ length: 100_000 }, (_, i) => ({ text: " abcd", offset: 5 * i }));
+  const start = performance.now();
+  const pieces = new Pieces();
+  assert.equal(pieces.add(" abcd".repeat(100_000), tokens).length + pieces.flush().length, 100_000);
+  assert.ok(performance.now() - start < 2000);
+});

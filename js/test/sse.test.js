@@ -19,3 +19,13 @@ test("events are the same wherever the stream is cut", () => {
 test("an event that is not whole is held back", () => {
   assert.deepEqual(new SseDecoder().feed("data: half"), []);
 });
+
+test("an event that comes in many pieces takes time in proportion to its length", () => {
+  const decoder = new SseDecoder();
+  const piece = "x".repeat(16_384);
+  const start = performance.now();
+  decoder.feed("data: ");
+  for (let i = 0; i < 1000; i += 1) assert.deepEqual(decoder.feed(piece), []);
+  assert.equal(decoder.feed("\n\n")[0].data.length, 16_384_000);
+  assert.ok(performance.now() - start < 2000);
+});

@@ -47,3 +47,10 @@ test("what was begun elsewhere is shown, but for a draft, and a failure stays", 
   await stream.refresh();
   assert.deepEqual(server.followed, ["a", "b"]);
 });
+
+test("a text of as many tokens as a model may write can come at once", () => {
+  const view = new TokenView(() => {});
+  view.add(" abcd".repeat(140_000), Array.from({ length: 140_000 }, (_, i) => token([1, " abcd", -0.1, [], 5 * i])));
+  assert.equal(view.tokens.length, 140_000);
+  view.restart();
+});

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Variables } from "../src/variables.js";
+import { hasBraces, Variables } from "../src/variables.js";
 
 function written(context, value) {
   context.mock.timers.enable({ apis: ["setTimeout"] });
@@ -40,4 +40,24 @@ test("an answer to another view's question changes nothing", (context) => {
   variables.receive({ asked: "{{x}}", text: "y" });
   assert.equal(input.value, "mine");
   assert.deepEqual(said, []);
+});
+
+test("braces in what was filled in are not filled in, whatever its line ends", (context) => {
+  const { variables, sent, input } = written(context, "{{page}}");
+  let value = input.value;
+  Object.defineProperty(input, "value", { get: () => value, set: (text) => (value = text.replace(/\r\n?/g, "\n")) }); // as a textarea's
+  assert.equal(variables.ready(input), false);
+  variables.receive({ asked: "{{page}}", text: "one\r\n{{two}}" });
+  assert.equal(input.value, "one\n{{two}}");
+  assert.equal(variables.ready(input), true);
+  assert.equal(sent.length, 1);
+});
+
+test("braces are found wherever they stand, and soon where none of many are closed", () => {
+  const found = ["{{a}}", "}} {{ {{a\n}}", "{{}}}", "{{{}}"].map(hasBraces);
+  assert.deepEqual(found, [true, true, true, true]);
+  assert.deepEqual(["", "{{", "{{}}", "}}{{", "{{a}", "{ {a}}"].map(hasBraces), [false, false, false, false, false, false]);
+  const start = performance.now();
+  assert.equal(hasBraces("{".repeat(200_000)), false);
+  assert.ok(performance.now() - start < 1000);
 });

@@ -89,6 +89,7 @@ def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Note
         box.get_by_role("button").nth(1).click()
     assert len(sent.value.post_data_json["start"]["prefix_ids"]) == 2
     expect(tokens).to_have_count(2 + 12)
+    expect(view).to_be_focused()
     page.get_by_role("button", name="Go on where it ended").click()
     expect(tokens).to_have_count(2 + 12 + 12)
     expect(status).to_have_text("Text ready, 12 tokens")
