@@ -83,8 +83,14 @@ class StatePool:
         self.moves += 1
 
     def states(self, key: StateKey, slots: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor `[slots or more, *shape]` itself, for writing in place. It is valid until `moves` changes."""
-        return self._room(key, slots, torch.empty(0, *shape, dtype=dtype))
+        """The tensor `[slots or more, *shape]` itself, for writing in place. It is valid until `moves` changes.
+
+        Raises ValueError where a forward has left states of another shape or type.
+        """
+        found = self._room(key, slots, torch.empty(0, *shape, dtype=dtype))
+        if found.shape[1:] != shape or found.dtype != dtype:
+            raise ValueError(f"the model keeps its {key.kind} as {found.dtype} {list(found.shape[1:])}")
+        return found
 
     def fresh(self) -> Cache:
         """A transformers cache for sequences that begin."""

@@ -8,7 +8,7 @@ import torch
 from transformers import FalconH1Config
 
 from nbgen.engine import state_pool
-from nbgen.engine.state_pool import StatePool
+from nbgen.engine.state_pool import StateKey, StatePool
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build
@@ -39,3 +39,14 @@ def test_no_more_slots_are_kept_than_there_can_be(tmp_path: Path) -> None:
     for slot in range(5):
         pool.write([slot], left(1, 1.0))
     assert {len(states) for states in pool._states.values() if len(states)} == {5}
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 4), torch.bfloat16), ((4, 8), torch.float32)])
+def test_states_that_a_forward_left_in_another_form_are_not_written_over(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    pool, key = StatePool(FalconH1Config(num_hidden_layers=2)), StateKey(0, "recurrent_states", 0)
+    pool.write([0], left(1, 1.0))
+    assert pool.states(key, 1, (4, 4), torch.float32).shape == (1, 4, 4)
+    with pytest.raises(ValueError, match="keeps its recurrent_states as"):
+        pool.states(key, 1, shape, dtype)
