@@ -2,12 +2,8 @@
 // kernel listens, as it may be busy: so no function is called after somebody has stopped waiting.
 
 import { newId } from "./dom.js";
-import { ENDED, tell } from "./kernel.js";
+import { ENDED, LONGEST_MS, QUIET_MS, tell } from "./kernel.js";
 import { NO_RESULT } from "./tree.js";
-
-/** After so long without the next run the kernel is asked once more; then after twice as long, up to the longest. */
-const QUIET_MS = 5000;
-const LONGEST_MS = 60_000;
 
 export class Caller {
   #model;

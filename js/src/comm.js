@@ -2,15 +2,11 @@
 // so missing deltas are requested again, and an end that comes before all deltas is ignored: it comes again after them.
 // What was dropped last, such as an end, only silence shows.
 
-import { ENDED, tell } from "./kernel.js";
+import { BUSY_MS, ENDED, LONGEST_MS, QUIET_MS, tell } from "./kernel.js";
 
 /** Jupyter closes the connection to the kernel at 10 MiB. */
 const MAX_SENT = 8_000_000;
 const TOO_MUCH = "The images and sounds of this conversation are too large for the way through the kernel: at most 8 MB, of which base64 takes a quarter";
-const BUSY_MS = 1500;
-/** After so long without news, what is still to come is asked for once more; then after twice as long, up to the longest. */
-const QUIET_MS = 5000;
-const LONGEST_MS = 60_000;
 const ANSWERS = ["model", "load", "turns"];
 const ENDS = ["done", "error"];
 

@@ -5,6 +5,11 @@ import { fitting } from "./content.js";
 /** Most characters of turns sent to the kernel: Jupyter closes the connection at 10 MiB. */
 const MAX_TOLD = 2_000_000;
 
+/** A kernel that has not answered for so long is said to be busy. */
+export const BUSY_MS = 1500;
+/** After so long without news, what Jupyter may have dropped is asked for once more; then after twice as long, up to the longest. */
+export const QUIET_MS = 5000;
+export const LONGEST_MS = 60_000;
 export const ENDED = "The kernel has ended: run the cell again.";
 
 /** Whether an element is in a widget that Jupyter marks as one whose kernel is gone. */

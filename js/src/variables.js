@@ -1,8 +1,6 @@
 // `{{…}}` in a user's text: the kernel fills them in, and the user sees the result before it is sent.
 
-import { ENDED, tell } from "./kernel.js";
-
-const BUSY_MS = 1500;
+import { BUSY_MS, ENDED, tell } from "./kernel.js";
 
 /** Whether a text has `{{…}}`. A pattern would take quadratic time for braces that are not closed. */
 export function hasBraces(text) {

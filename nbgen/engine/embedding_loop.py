@@ -26,7 +26,7 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.deadlines import waited
 from nbgen.engine.embedding_model import EmbeddingModel
-from nbgen.engine.endings import ABORTED, ended_by
+from nbgen.engine.endings import ABORTED, ended_by, ending
 from nbgen.engine.loop import STATUS_SECONDS
 from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
 from nbgen.engine.token_ids import check_ids, translated
@@ -38,9 +38,7 @@ from nbgen.messages import (
     EmbedOutput,
     EmbedRequest,
     FinishReason,
-    GenerateOutput,
     GenerateRequest,
-    StepOutputs,
     TensorOptions,
 )
 from nbgen.tokenizer_messages import DetokenizeRequest, TokenizeRequest
@@ -239,7 +237,7 @@ class EmbeddingLoop:
         self._end(rid, ended_by(error))
 
     def _end(self, rid: str, reason: FinishReason) -> None:
-        self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))
+        self._channel.send(ending(rid, reason))
 
     def _send_status(self) -> None:
         now = time.monotonic()

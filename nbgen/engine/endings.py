@@ -4,7 +4,7 @@ Does not know when these occur.
 """
 
 from nbgen.errors import NbgenError
-from nbgen.messages import FinishReason
+from nbgen.messages import FinishReason, GenerateOutput, StepOutputs
 
 #: For a request that was aborted before its turn.
 ABORTED = FinishReason(type="abort", message="Abort in waiting queue")
@@ -20,6 +20,11 @@ NO_CACHE = FinishReason.failure(
 UNSENDABLE = FinishReason.failure("the answer cannot be sent, perhaps for its size: ask for less of it", 400)
 #: For a request that was admitted before memory was released and resumed.
 OUTGROWN = FinishReason.failure("the KV cache has become too small for this request: ask for fewer tokens", 503)
+
+
+def ending(rid: str, reason: FinishReason, samples: int = 1) -> StepOutputs:
+    """The message that ends each of a request's samples without another word."""
+    return StepOutputs(outputs=[GenerateOutput(rid=rid, index=index, finish_reason=reason) for index in range(samples)])
 
 
 def ended_by(error: NbgenError) -> FinishReason:

@@ -29,7 +29,7 @@ from nbgen.engine import memory
 from nbgen.engine.adapter_changes import AdapterChange, AdapterChanges
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
-from nbgen.engine.endings import ABORTED, UNSENDABLE, ended_by
+from nbgen.engine.endings import ABORTED, UNSENDABLE, ended_by, ending
 from nbgen.engine.grammar import LABELS, Compiled, Grammar
 from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
 from nbgen.engine.sequence import Sequence
@@ -141,9 +141,8 @@ class Loop:
         if (request := self._lanes.withdraw(message.rid)) is None:
             return self._inbox.put(message)
         self._adapters.unclaim(message.rid)
-        samples = range(request.params.n if isinstance(request, GenerateRequest) else 0)
-        outputs = [GenerateOutput(rid=message.rid, index=i, finish_reason=ABORTED) for i in samples]
-        self._channel.send(StepOutputs(outputs=outputs))
+        samples = request.params.n if isinstance(request, GenerateRequest) else 0
+        self._channel.send(ending(message.rid, ABORTED, samples))
 
     def _admit(self, request: Request) -> Callable[[], None]:
         """Prepare a request; the function returned hands it on to the engine, or refuses it."""
@@ -171,11 +170,11 @@ class Loop:
             self._channel.send(answer)
         except Exception:  # as the texts of many ids may be
             log.exception("request %s: an answer that cannot be sent", answer.rid)
-            self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=answer.rid, finish_reason=UNSENDABLE)]))
+            self._channel.send(ending(answer.rid, UNSENDABLE))
 
     def _refuse(self, request: Request, error: NbgenError) -> None:
         self._adapters.unclaim(request.rid)
-        self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=ended_by(error))]))
+        self._channel.send(ending(request.rid, ended_by(error)))
 
     def _take_in(self) -> bool:
         """Take what has arrived, waiting a moment if there is nothing to compute; False when the server is gone."""
@@ -291,7 +290,7 @@ class Loop:
                 return
             log.exception("request %s: an output that cannot be sent", outputs[0].rid)
             self._engine.abort(outputs[0].rid)
-            self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=outputs[0].rid, finish_reason=UNSENDABLE)]))
+            self._channel.send(ending(outputs[0].rid, UNSENDABLE))
 
     def _send_status(self) -> None:
         now = time.monotonic()

@@ -22,8 +22,6 @@ MAX_TEMPLATE_OPTIONS = 32
 SWITCHES = frozenset(("enable_thinking", "thinking"))
 #: Template variables that the body sets by other fields.
 RESERVED_OPTIONS = {"add_generation_prompt", "continue_final_message", "messages", "tools"}
-
-
 #: Part types that hold text.
 WORDS = ("text", "refusal")
 
